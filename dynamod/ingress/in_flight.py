@@ -17,6 +17,7 @@ from dynamod.migration.base import Limits
 from dynamod.migration.prompt import RemotePrompt, TakeLogprobs
 from dynamod.migration.request import InFlightRequest
 from dynamod.preprocess.model import Model
+from dynamod.preprocess.output import RecordedOutput
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Prompt
 from dynamod.transport.base import Transport
@@ -92,6 +93,8 @@ class RequestsInFlight:
         run = RequestRun(sink)
         if lowered.echo:
             sink.echoed(lowered.echo)
+        if lowered.prompt_ids:
+            sink.recorded(lowered.prompt_ids, [one.ids for one in lowered.outputs if isinstance(one, RecordedOutput)])
         sink.started(len(suspects), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
         try:
             choices = [partial(self._choice, job, run, lowered, *one) for one in enumerate(suspects)]
@@ -292,7 +295,11 @@ def _logprobs_of(model: Model, sink: ResponseSink) -> TakeLogprobs:
             for token, value, top in zip(ids, delta.chosen, tops, strict=False)
         ]
         if isinstance(delta, PromptLogprobs):
-            sink.prompt_logprobs(index, tuple(entries))
+            sink.prompt_logprobs(
+                index,
+                tuple(entries),
+                [(token, *(other for other, _ in top)) for token, top in zip(ids, tops, strict=False)],
+            )
         else:
             sink.logprobs(index, tuple(entries))
 

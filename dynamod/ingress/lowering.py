@@ -18,7 +18,7 @@ from dynamod.message.worker import Chat, Embed, Generate, Grammar, Stops
 from dynamod.preprocess.checks import logit_bias
 from dynamod.preprocess.conditions import fit, stops_of
 from dynamod.preprocess.model import Model, Prepared
-from dynamod.preprocess.output import Output, TextOutput
+from dynamod.preprocess.output import Output, RecordedOutput, TextOutput
 from dynamod.preprocess.scan import LARGE
 from dynamod.router.router import prompt_blocks
 
@@ -120,6 +120,7 @@ class Lowered:
     parsers: Sequence[ChoiceParser] = ()  # by choice, where its text has reasoning or calls of tools
     at_once: int = 0
     echo: Sequence[str] = ()  # by prompt, its text, where the client has sent ids and wants to have it back
+    prompt_ids: Sequence[Sequence[int]] = ()  # by prompt, where the client wants all ids; `outputs` record then
 
 
 async def lower_tokens(
@@ -142,6 +143,7 @@ async def lower_tokens(
     requests: list[Generate] = []
     counts: list[int] = []
     blocks: list[Sequence[int]] = []
+    ids: list[Sequence[int]] = []
     draw, own_noise = None if card.capabilities.deterministic else served.random, card.capabilities.greedy_continuation
     outputs: list[Output] = []
     parsers: list[ChoiceParser] = []
@@ -158,7 +160,10 @@ async def lower_tokens(
             parsers += [parser(prepared.prompt, served.id()) for _ in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
         blocks += [found] * samples
-    return Lowered(card, model, named(requests), outputs, counts, annotations, blocks, samples, parsers)
+        if request.return_token_ids:
+            ids.append(list(tokens.unpack(generate.token_ids)))
+    requests = named(requests)
+    return Lowered(card, model, requests, outputs, counts, annotations, blocks, samples, parsers, prompt_ids=ids)
 
 
 def lower_text(
@@ -204,9 +209,13 @@ def unserved_by(request: Common, card: ModelCard) -> Iterator[tuple[str, str]]:
     can = card.capabilities
     if request.alternatives is not None and not can.logprobs:
         yield "logprobs", f"The model {card.name!r} offers no logprobs."
+    if request.return_token_ids and card.kind == "text":
+        yield "return_token_ids", f"`return_token_ids`: the engine of model {card.name!r} answers in text."
     if not can.prompt_logprobs:
         why = f"the engine of model {card.name!r} has no log probabilities of prompts."
-        if request.prompt_alternatives is not None:
+        if request.prompt_logprobs is not None:
+            yield "prompt_logprobs", f"`prompt_logprobs`: {why}"
+        elif request.prompt_alternatives is not None:
             yield "logprobs", f"`logprobs` with `echo`: {why}"
         if request.token_limit[0] == 0:
             yield "max_tokens", f"`max_tokens` is 0: {why}"
@@ -225,7 +234,7 @@ def _encoded(served: Served, prepared: Prepared, request_id: str) -> tuple[Gener
 
 
 def _output(request: Common, model: Model, generate: Generate, skip_special: bool) -> Output:
-    return Output(
+    return (RecordedOutput if request.return_token_ids else Output)(
         model.tokenizer,
         generate.stops,
         generate.eos_token_ids,

@@ -16,9 +16,9 @@ from dynamod.message.errors import BadRequest
 from dynamod.message.openai import CompletionRequest
 from dynamod.preprocess.model import Model, Prepared
 
-from .details import RequestMetrics
+from .details import PromptLogprob, RequestMetrics, finite
 from .endpoint import Frontend
-from .generate import Generation, finite
+from .generate import Generation
 from .response import FinishReason, Usage
 from .rules import either, items, only, set_to
 
@@ -37,6 +37,9 @@ class CompletionChoice(msgspec.Struct):
     text: str
     finish_reason: FinishReason
     logprobs: dict[str, Any] | None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: list[dict[int, PromptLogprob] | None] | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionResponse(msgspec.Struct, kw_only=True):
@@ -65,6 +68,7 @@ class Completions(Generation[CompletionRequest]):
     kind = "completion"
     id_prefix = "cmpl-"
     chunk_object = "text_completion"
+    prompt_ids_in_choice = True
 
     rules = (
         either({"properties": {"max_tokens": either({"type": "null"}, {"minimum": 1})}}, set_to("echo", True)),

@@ -31,16 +31,17 @@ from .unserved import Unserved
 G = TypeVar("G", bound=Common)
 _RULES = (
     either(only(stream_options=(None,)), set_to("stream", True)),
+    either(only(prompt_logprobs=(None,)), only(stream=(None, False))),
     only(best_of=(None,)),
     either(only(min_tokens=(0, None)), only(max_tokens=(None,), max_completion_tokens=(None,))),
 )
-_LOWEST = -9999.0  # JSON has no minus infinity
 
 
 class Generation(EngineEndpoint[G]):
     """Answers with text: one choice or several, whole or streamed.
 
-    `kind`: the route's name for text engines. `unserved`: fields that would change the answer if they were served, with
+    `kind`: the route's name for text engines. `prompt_ids_in_choice`: what is said of a prompt is a member of its
+    choices, else of the whole answer. `unserved`: fields that would change the answer if they were served, with
     the values that would not.
     """
 
@@ -48,6 +49,7 @@ class Generation(EngineEndpoint[G]):
     kind: ClassVar[Literal["chat", "completion"]]
     id_prefix: ClassVar[str]
     chunk_object: ClassVar[str]
+    prompt_ids_in_choice: ClassVar[bool]
     unserved: ClassVar[dict[str, tuple[Any, ...]]] = {
         "use_beam_search": (False,),
         "length_penalty": (1,),
@@ -57,8 +59,6 @@ class Generation(EngineEndpoint[G]):
         "thinking_token_budget": (),
         "regex": (),
         "ebnf": (),
-        "prompt_logprobs": (),
-        "return_token_ids": (False,),
     }
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -72,6 +72,8 @@ class Generation(EngineEndpoint[G]):
             value = getattr(request, name)
             if value is not None and value not in harmless:
                 yield name, f"`{name}` is not served"
+        if request.prompt_logprobs is not None and request.stream:
+            yield "prompt_logprobs", "`prompt_logprobs` with `stream` is not served"
         if request.best_of is not None and request.best_of != (request.n or 1):
             yield "best_of", "`best_of` other than `n` is not served"
         if request.nvext is not None and request.nvext.max_thinking_tokens is not None:
@@ -160,8 +162,3 @@ class Generation(EngineEndpoint[G]):
         if request.stream:
             return StreamWriter(self, request, job.id, context.begun, meter, settings, context.request.version)
         return UnaryWriter(self, request, job.id, context.begun, meter, settings)
-
-
-def finite(value: float | None) -> float | None:
-    """A log probability that JSON can say."""
-    return value if value is None or value > _LOWEST else _LOWEST
