@@ -30,8 +30,7 @@ from .unserved import Unserved
 
 G = TypeVar("G", bound=Common)
 _RULES = (
-    either(only(stream_options=(None,)), set_to("stream", True)),
-    either(only(prompt_logprobs=(None,)), only(stream=(None, False))),
+    either(only(stream=(None, False), stream_options=(None,)), set_to("stream", True, prompt_logprobs=(None,))),
     only(best_of=(None,)),
     either(only(min_tokens=(0, None)), only(max_tokens=(None,), max_completion_tokens=(None,))),
 )
