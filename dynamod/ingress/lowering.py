@@ -150,7 +150,7 @@ async def lower_tokens(
     skip_special = (parser is None or grammar is not None) and request.skip_special_tokens is not False
     large = len(job.body) > LARGE
     for prepared in prompts:
-        thread = large or model.needs_thread(prepared.prompt)
+        thread = large or model.needs_thread(prepared.text)
         encoded = asyncio.to_thread(_encoded, served, prepared, job.id) if thread else None
         generate, found = _encoded(served, prepared, job.id) if encoded is None else await encoded
         _annotate(annotations, generate, prepared)

@@ -207,7 +207,6 @@ def test_usual_bodies_are_in_the_document(threaded, name, body) -> None:
         ),
         ("CompletionRequest", {"prompt": ""}),
         ("CompletionRequest", {"prompt": ["a", 1]}),
-        ("CompletionRequest", {"prompt": "x", "suffix": "y"}),
         ("TokenizeRequest", {}),
         ("TokenizeRequest", {"messages": [{"role": "assistant", "content": ""}], "continue_final_message": True}),
         ("MessagesRequest", {"messages": TURNS}),

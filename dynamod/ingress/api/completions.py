@@ -12,7 +12,7 @@ from dynamod.ingress.base import Job, Logprob
 from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import CompletionRequest
 from dynamod.preprocess.model import Model, Prepared
 
@@ -21,6 +21,7 @@ from .endpoint import Frontend
 from .generate import Generation
 from .response import FinishReason, Usage
 from .rules import either, items, only, set_to
+from .unserved import Unserved
 
 MAX_CHOICES = 2048  # prompts times n
 _NULL = msgspec.Raw(b"null")
@@ -74,7 +75,18 @@ class Completions(Generation[CompletionRequest]):
         either({"properties": {"max_tokens": either({"type": "null"}, {"minimum": 1})}}, set_to("echo", True)),
         either(only(n=(1, None)), {"properties": {"prompt": _FEW}}),
     )
-    unserved = Generation.unserved | {"suffix": ("",)}
+
+    def unserved_in(
+        self, request: CompletionRequest, card: ModelCard | None = None, model: Model | None = None
+    ) -> Unserved:
+        """Also `suffix`, where the model has no tokens for it."""
+        yield from super().unserved_in(request, card, model)
+        if (
+            request.suffix
+            and card is not None
+            and (model.tokenizer.infill is None if model is not None else card.kind == "text")
+        ):
+            yield "suffix", f"`suffix`: the model {card.name!r} does not fill in text here"
 
     def check(self, request: CompletionRequest) -> None:
         """The prompts too: all of one kind, and not too many."""
@@ -91,7 +103,7 @@ class Completions(Generation[CompletionRequest]):
 
     def prompts(self, model: Model, request: CompletionRequest) -> Sequence[Prepared]:
         """Each prompt of the request."""
-        return model.prepare_prompts(request, prompts_of(request))
+        return model.prepare_prompts(request, prompts_of(request), request.suffix or "")
 
     def echo(self, request: CompletionRequest) -> Sequence[str]:
         """The prompts when the request wants them back, and has them as texts."""
@@ -103,6 +115,8 @@ class Completions(Generation[CompletionRequest]):
         request = cast("CompletionRequest", job.request)
         ids = [prompt for prompt in prompts_of(request) if isinstance(prompt, list)] if request.echo else []
         model = served.model
+        if request.suffix and model is None:
+            raise unsupported("suffix", f"`suffix`: the engine of model {served.card.name!r} takes one text")
         if ids and model is None:
             raise BadRequest(f"`echo` of token ids: model {served.card.name!r} takes text", param="echo")
         lowered = await super().lower(job, served)

@@ -173,7 +173,8 @@ class BodyEndpoint(Endpoint, Generic[R]):
             asked = msgspec.structs.replace(asked, model=name)
         context.model = name
         if ignored is not None:
-            asked, more = left_out(asked, lambda request: self.unserved_in(request, card))
+            model = frontend.backend.model(name)
+            asked, more = left_out(asked, lambda request: self.unserved_in(request, card, model))
             if ignored := [*ignored, *more]:
                 context.metrics.unsupported_fields.update(ignored)
                 body = await apart(body_without, body, ignored) if len(body) > LARGE else body_without(body, ignored)
@@ -198,8 +199,8 @@ class BodyEndpoint(Endpoint, Generic[R]):
         self.check(request)
         return request, unknown
 
-    def unserved_in(self, request: R, card: ModelCard | None = None) -> Unserved:
-        """Fields that would change the answer and are not served. `card`: the model's, once it is known."""
+    def unserved_in(self, request: R, card: ModelCard | None = None, model: Model | None = None) -> Unserved:
+        """Fields that would change the answer and are not served. `card`, `model`: once they are known."""
         return iter(())
 
     def check(self, request: R) -> None:

@@ -65,7 +65,7 @@ class Generation(EngineEndpoint[G]):
         harmless = only(**{name: (None, *values) for name, values in cls.unserved.items()})
         cls.rules = (harmless, *_RULES, *cls.rules)
 
-    def unserved_in(self, request: G, card: ModelCard | None = None) -> Unserved:
+    def unserved_in(self, request: G, card: ModelCard | None = None, model: Model | None = None) -> Unserved:
         """By the values of the fields and, where the model is known, by what its engine can do."""
         for name, harmless in self.unserved.items():
             value = getattr(request, name)
