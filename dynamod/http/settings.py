@@ -44,7 +44,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     client_keys_file: Annotated[
         str, Meta(description="YAML or JSON: a list of keys with names and limits; read again when it changes")
     ] = ""
-    guard_status: Annotated[bool, Meta(description="/health, /metrics and /openapi.json ask for a key too")] = False
+    guard_status: Annotated[bool, Meta(description="/health, /metrics, /openapi.json and /docs ask for a key too")] = (
+        False
+    )
     allowed_origins: Annotated[
         str | list[str],
         Meta(description="origins whose pages in browsers may ask, like https://example.org; * for all"),

@@ -236,7 +236,7 @@ def test_the_document_covers_every_route(threaded) -> None:
     assert served["openapi"] == "3.1.0"
     assert served["info"]["version"] == dynamod.__version__
     assert set(served["paths"]) == {
-        "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{id}", "/openapi.json", "/health",
+        "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{id}", "/openapi.json", "/docs", "/health",
         "/live", "/metrics", "/tokenize", "/detokenize", "/v1/messages", "/v1/messages/count_tokens",
         "/v1/responses", "/v1/responses/{id}", "/v1/responses/input_tokens", "/v1/responses/{id}/input_items",
         "/v1/responses/{id}/cancel",
