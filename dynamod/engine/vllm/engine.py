@@ -230,9 +230,14 @@ class Vllm(AdapterEngine):
                     self.send(reply, one.token_ids, one.finish_reason)
 
     async def vectors_of(self, request_id: str, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
-        """Each text is a request of its own to vLLM, which batches them."""
+        """Each text is a request of its own to vLLM, which batches them. When one fails the others end."""
         names = [f"{request_id}.{place}" for place in range(len(inputs))]
-        return await asyncio.gather(*map(self._vector, names, inputs))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                found = [tasks.create_task(self._vector(*one)) for one in zip(names, inputs, strict=True)]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return [task.result() for task in found]
 
     async def _vector(self, name: str, ids: list[int]) -> Sequence[float]:
         found: Sequence[float] = ()
