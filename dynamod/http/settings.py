@@ -64,7 +64,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = 16
     ignore_unsupported_fields: Annotated[
         bool,
-        Meta(description="fields of chats and completions that are known and not served are left out, not refused"),
+        Meta(description="fields of requests that are known and not served are left out, not refused"),
     ] = False
     overload_status: Annotated[
         int, Meta(ge=400, le=599, description="HTTP status when no worker can take a request")

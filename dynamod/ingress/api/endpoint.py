@@ -35,7 +35,7 @@ from dynamod.preprocess.scan import LARGE
 
 from .response import ResponseWriter
 from .responses.store import ResponseStore
-from .unserved import Unserved, body_without, left_out
+from .unserved import Unserved, body_without, field_of, left_out
 
 if TYPE_CHECKING:
     from dynamod.ingress.batches.store import Store
@@ -176,7 +176,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
             model = frontend.backend.model(name)
             asked, more = left_out(asked, lambda request: self.unserved_in(request, card, model))
             if ignored := [*ignored, *more]:
-                context.metrics.unsupported_fields.update(ignored)
+                context.metrics.unsupported_fields.update(map(field_of, ignored))
                 body = await apart(body_without, body, ignored) if len(body) > LARGE else body_without(body, ignored)
         return await self.answer(frontend, context, asked, card, body)
 

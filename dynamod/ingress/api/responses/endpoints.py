@@ -13,18 +13,20 @@ from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import BodyEndpoint, EngineEndpoint, Frontend
 from dynamod.ingress.api.response import ResponseWriter
 from dynamod.ingress.api.translated import TranslatedChat, count_tokens
+from dynamod.ingress.api.unserved import Unserved
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.message.responses import ResponsesRequest
+from dynamod.preprocess.model import Model
 from dynamod.preprocess.scan import LARGE
 
 from .items import SEALED, as_input, items_of, resolved
 from .kept import GONE
 from .store import ResponseStore, StoredResponse
-from .translate import check, input_messages, to_chat
+from .translate import check, input_messages, to_chat, unserved
 from .values import ResponseObject, begun, message_of
 from .writer import ResponseStreamWriter, ResponseUnaryWriter
 
@@ -34,6 +36,12 @@ class InputEndpoint(BodyEndpoint[ResponsesRequest]):
 
     request = ResponsesRequest
     model_type = "chat"
+
+    def unserved_in(
+        self, request: ResponsesRequest, card: ModelCard | None = None, model: Model | None = None
+    ) -> Unserved:
+        """What an operator may have left out; what the conversation consists of stays refused."""
+        return unserved(request, card)
 
     def check(self, request: ResponsesRequest) -> None:
         """Its items too."""
