@@ -297,7 +297,7 @@ async def test_metrics(call, server, backend) -> None:
     await call("POST", "/v1/completions", json={"model": "org/model", "prompt": "x", "stream": True})
     backend.refuse = Overloaded("full")
     await call("POST", PATH, json=CHAT)
-    server._collect = collect
+    server.collectors.append(collect)
     status, text, headers = await call("GET", "/metrics")
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")

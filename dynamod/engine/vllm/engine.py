@@ -231,13 +231,27 @@ class Vllm(AdapterEngine):
 
     async def vectors_of(self, request_id: str, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
         """Each text is a request of its own to vLLM, which batches them. When one fails the others end."""
+        failures: list[Exception] = []
+        working: set[asyncio.Task[Any] | None] = set()
+
+        async def one(name: str, ids: list[int]) -> Sequence[float]:
+            working.add(task := asyncio.current_task())
+            try:
+                return await self._vector(name, ids) if not failures else ()
+            except Exception as error:
+                failures.append(error)
+                for other in working - {task, None}:
+                    other.cancel()  # type: ignore[union-attr]
+                return ()
+            finally:
+                working.discard(task)
+
         names = [f"{request_id}.{place}" for place in range(len(inputs))]
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                found = [tasks.create_task(self._vector(*one)) for one in zip(names, inputs, strict=True)]
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-        return [task.result() for task in found]
+        found = await asyncio.gather(*map(one, names, inputs), return_exceptions=True)
+        for vector in (*failures, *found):
+            if isinstance(vector, BaseException):
+                raise vector
+        return [vector for vector in found if not isinstance(vector, BaseException)]
 
     async def _vector(self, name: str, ids: list[int]) -> Sequence[float]:
         found: Sequence[float] = ()

@@ -100,10 +100,12 @@ def make_server(
     server = Server(settings, routes, backend.health, collect)
     if frontend.batches is not None:
         from dynamod.ingress.batches.ask import Asker  # a frontend without batches starts sooner
+        from dynamod.ingress.batches.metrics import families
         from dynamod.ingress.batches.runner import Runner
 
         asked = {one.path: one for one in endpoints if one.path in URLS and isinstance(one, BodyEndpoint)}
         asker = Asker(frontend, server.keys, server.metrics, asked)
         runner = Runner(frontend.batches, asker, settings.batches_inflight, settings.body_limit)
         server.background.append(runner.run)
+        server.collectors.append(partial(families, frontend.batches, runner.answered, server.metrics.prefix))
     return server

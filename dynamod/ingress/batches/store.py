@@ -169,6 +169,10 @@ class Store:
         self._ended &= names
         return [found for name in names - self._ended if (found := self.unended(name)) is not None]
 
+    def open(self) -> int:
+        """Batches of everybody that have not ended."""
+        return len(self.unfinished())
+
     def unended(self, name: str) -> BatchRecord | None:
         """As it is on disk; None: it has ended, or is gone."""
         record = self._read(self._batches, _BATCH, name, BatchRecord)
