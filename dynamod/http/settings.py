@@ -32,8 +32,11 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         float, Meta(gt=0, description="largest sum of the bodies in work; those below 64 kB do not count")
     ] = 512.0
     responses_store_mb: Annotated[
-        float, Meta(ge=0, description="memory for responses that clients go on from; 0: none are kept")
+        float, Meta(ge=0, description="memory (or disk) for responses that clients go on from; 0: none are kept")
     ] = 64.0
+    responses_dir: Annotated[
+        str, Meta(description="folder in place of memory for these: frontends share it, and it survives a restart")
+    ] = ""
     batches_dir: Annotated[
         str, Meta(description="folder for /v1/files and /v1/batches; frontends may share it; none: these are off")
     ] = ""

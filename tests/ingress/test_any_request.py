@@ -109,8 +109,8 @@ def test_answers_are_as_the_document_says(threaded, case) -> None:
         tokens = case.body.get("tokens")
         if isinstance(tokens, list) and all(type(token) is int for token in tokens):
             case.body["tokens"] = [token % 1024 for token in tokens]  # of the model that is served
-    # Rendering looks at the model's ids and context, which a document cannot know; else it is as a chat.
-    accepts = [] if case.path.endswith("/render") else ["positive_data_acceptance"]
+    # Rendering looks at the model: its ids, context and template, which a document cannot know; else it is as a chat.
+    accepts = [] if case.path.endswith(("/render", "/input_tokens")) else ["positive_data_acceptance"]
     case.call_and_validate(
         base_url=f"http://{host}:{port}",
         timeout=60,  # an answer of 2,048 choices takes its time on a machine that has other work

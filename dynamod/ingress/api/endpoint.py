@@ -34,7 +34,7 @@ from dynamod.preprocess.parse import Parser
 from dynamod.preprocess.scan import LARGE
 
 from .response import ResponseWriter
-from .responses.store import ResponseStore
+from .responses.store import KeptResponses, ResponseStore
 from .unserved import Unserved, body_without, field_of, left_out
 
 if TYPE_CHECKING:
@@ -47,10 +47,18 @@ def _store(settings: FrontendSettings) -> "Store":
     return Store(settings.batches_dir, settings.batches_limit)
 
 
+def _responses(settings: FrontendSettings) -> KeptResponses:
+    if not settings.responses_dir:
+        return ResponseStore(settings.responses_limit)
+    from .responses.shared import SharedResponses  # needs sqlite
+
+    return SharedResponses(settings.responses_dir, settings.responses_limit)
+
+
 class Frontend:
     """What the endpoints of one server share: settings, the backend, ids of jobs in progress, what is kept.
 
-    Raises UserError when the folder of batches cannot be used.
+    Raises UserError when the folder of batches or of responses cannot be used.
     """
 
     def __init__(self, settings: FrontendSettings, backend: Backend) -> None:
@@ -58,7 +66,7 @@ class Frontend:
         self.backend = backend
         self.ids: set[str] = set()
         self.bodies = BodyBudget(settings.bodies_limit, _trim)
-        self.responses = ResponseStore(settings.responses_limit)
+        self.responses = _responses(settings)
         self.batches = _store(settings) if settings.batches_dir else None
 
     def unused_id(self, wanted: str) -> str:
