@@ -16,7 +16,7 @@ TOKENIZE = STAGE[:9]
 TEMPLATE = (0.00001, 0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05)
 """Seconds; the bounds of these and of the hit rate are the original's."""
 
-HIT_RATE = tuple(step / 20 for step in range(21))
+HIT_RATE = tuple(round(step / 20, 2) for step in range(21))
 
 DELAY = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 STALL = 0.05

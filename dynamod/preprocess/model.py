@@ -95,7 +95,7 @@ class Model:
         stops, sampling = self._conditions(request)
         ids = self._given_ids(request)
         if suffix:
-            stops = self._infill_stops(stops, ids or not all(isinstance(prompt, str) for prompt in prompts))
+            stops = self._infill_stops(stops, texts=not ids and all(isinstance(prompt, str) for prompt in prompts))
         prepared: list[Prepared] = []
         for prompt in prompts:
             if ids:
@@ -132,10 +132,11 @@ class Model:
         bos = [index for index in tokenizer.encode("", add_special=True)[:1] if index == tokenizer.bos_id]
         return pack(infill.prompt(prepared.prompt, prepared.suffix, tuple(bos), tokenizer.encode))
 
-    def _infill_stops(self, stops: Stops, has_ids: object) -> Stops:
+    def _infill_stops(self, stops: Stops, *, texts: bool) -> Stops:
+        """With the tokens that end what is filled in. `texts`: whether all prompts are texts."""
         if self.tokenizer.infill is None:
             raise unsupported("suffix", f"`suffix`: the model {self.card.name!r} has no tokens to fill in text")
-        if has_ids:
+        if not texts:
             raise BadRequest("`suffix` needs prompts that are texts", param="suffix")
         if stops.ignore_eos:
             return stops

@@ -24,7 +24,7 @@ def _without(value: R, steps: Sequence[str]) -> R:
     name, place = _step(steps[0])
     inner: Any = None
     if place is not None:
-        inner = [one for number, one in enumerate(getattr(value, name)) if number != place]
+        inner = _others(getattr(value, name), place)
     elif steps[1:]:
         inner = _without(getattr(value, name), steps[1:])
     return msgspec.structs.replace(value, **{name: inner})
@@ -34,6 +34,11 @@ def _step(step: str) -> tuple[str, int | None]:
     """The field's name, and which of its items."""
     name, found, place = step.removesuffix("]").partition("[")
     return name, int(place) if found else None
+
+
+def _others(items: Sequence[Any], place: int) -> list[Any]:
+    """Without the item at this place, and without all that are like it: there may be very many."""
+    return [one for one in items if one != items[place]]
 
 
 def field_of(path: str) -> str:
@@ -53,5 +58,5 @@ def body_without(body: bytes, paths: Sequence[str]) -> bytes:
         if place is None:
             holder.pop(name, None)
         else:
-            del holder[name][place]
+            holder[name] = _others(holder[name], place)
     return msgspec.json.encode(value)

@@ -236,6 +236,8 @@ async def test_an_operator_may_have_them_left_out_of_other_apis(house: Any, serv
             counted = await found.text()
         for _, name, _ in OF_OTHERS:
             assert f'dynamo_frontend_unsupported_fields_total{{field="{name}"}} 1.0' in counted
+        many = ["message.output_text.logprobs"] * 20_000
+        assert (await ask(lax, "/v1/responses", {"include": many}))[0] == 200, "at once"
         fields = {
             "include": ["message.output_text.logprobs", "reasoning.encrypted_content"],
             "text": {"verbosity": "high"},
