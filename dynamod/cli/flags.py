@@ -178,6 +178,7 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
     add("--api-key-file", metavar="FILE", help="file with one key per line")
     add("--client-keys-file", metavar="FILE", help="file of keys with names and limits, read again when it changes")
+    add("--batches-dir", metavar="FOLDER", help="for /v1/files and /v1/batches, which are off without it")
     served = "for commands of the original: /v1/messages is always served"
     add("--enable-anthropic-api", action="store_true", help=served)
     preamble = "false: /v1/messages keeps the first system line of agents, which differs per session"

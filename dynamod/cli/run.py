@@ -31,7 +31,10 @@ FRONTEND_KEYS = {
     "api_keys": "api_key",
     **{
         key: key
-        for key in ("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "strip_anthropic_preamble")
+        for key in (
+            *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "strip_anthropic_preamble"),
+            "batches_dir",
+        )
     },
     "ignore_unsupported_fields": "ignore_unsupported_fields",
     "allow_runtime_lora_updating": "allow_runtime_lora_updating",

@@ -10,7 +10,7 @@ from typing import Any
 from .graph import Graph
 
 PATHS = {"engine", "model", "model_path", "model_config", "model_config_path"} | {
-    *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path")
+    *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "batches_dir", "responses_dir")
 }
 """Settings that may name a file."""
 ADAPTERS = "lora"

@@ -23,7 +23,8 @@ log = logging.getLogger("dynamod.frontend")
 
 GONE = 499  # as nginx logs it: the client closed the connection
 _ID = re.compile(r"[!-~]{1,128}")
-_QUIET = ("/health", "/live", "/metrics", "/openapi.json")
+_ERROR_TYPES = {404: "not_found", 429: "overload", 503: "overload", 529: "overload", 504: "response_timeout"}
+_QUIET = ("/health", "/live", "/metrics", "/openapi.json", "/docs")
 
 
 def common_headers(identity: str) -> dict[str, str]:
@@ -43,6 +44,10 @@ class Response(Protocol):
     error: RequestError | None
     first: float | None  # seconds from the request's arrival to the first token
     prompt_tokens: int
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Tokens of the prompts that were in caches; None: nobody knows."""
 
     @property
     def output_tokens(self) -> int:
@@ -102,6 +107,7 @@ class RequestContext:
         self.stream = stream
         self.meter = self.metrics.model(model)
         self.meter.inflight += 1
+        self.meter.started[self.endpoint, self._kind] += 1
         self.meter.queued += 1
         return self.meter
 
@@ -171,7 +177,7 @@ class RequestContext:
 
     def _count(self, status: int, failed: RequestError | None) -> None:
         meter, response = self.meter, self.response
-        kind = "stream" if self.stream else "unary"
+        kind = self._kind
         if meter is None:
             meter = self.metrics.model(UNKNOWN)
         else:
@@ -179,7 +185,8 @@ class RequestContext:
             if response is None or response.first is None:
                 meter.queued -= 1
             meter.duration.observe(perf_counter() - self.begun)
-        meter.requests[self.endpoint, kind, "success" if status < 400 and failed is None else "error"] += 1
+        wrong = error_type(status, failed)
+        meter.requests[self.endpoint, kind, "error" if wrong else "success", wrong] += 1
         if isinstance(failed, Overloaded):
             meter.rejections[self.endpoint,] += 1
         if status == GONE:
@@ -188,3 +195,18 @@ class RequestContext:
             if response.prompt_tokens:  # else only the engine knew, and has not said
                 meter.input_tokens.observe(response.prompt_tokens)
             meter.output_length.observe(response.output_tokens)
+            if (cached := response.cached_tokens) is not None:
+                meter.cached.observe(cached)
+
+    @property
+    def _kind(self) -> str:
+        return "stream" if self.stream else "unary"
+
+
+def error_type(status: int, failed: RequestError | None) -> str:
+    """Why a request has failed, by the original's words; empty: it has not. `failed`: its error, also in a stream."""
+    if status == GONE:
+        return "cancelled"
+    if failed is not None:
+        status = failed.status
+    return "" if status < 400 else _ERROR_TYPES.get(status, "validation" if status < 500 else "internal")

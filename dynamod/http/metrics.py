@@ -54,7 +54,8 @@ class Histogram:
 class ModelMetrics:
     """Everything counted under one `model` label."""
 
-    requests: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # endpoint, request_type, status
+    requests: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)  # as `_KEY`
+    started: Counter[tuple[str, str]] = field(default_factory=Counter)  # endpoint, request_type
     rejections: Counter[tuple[str]] = field(default_factory=Counter)  # endpoint
     cancellations: Counter[tuple[str, str]] = field(default_factory=Counter)  # endpoint, request_type
     inflight: int = 0
@@ -63,6 +64,7 @@ class ModelMetrics:
     duration: Histogram = field(default_factory=lambda: Histogram(DURATION))
     input_tokens: Histogram = field(default_factory=lambda: Histogram(INPUT))
     output_length: Histogram = field(default_factory=lambda: Histogram(OUTPUT))
+    cached: Histogram = field(default_factory=lambda: Histogram(INPUT))
     first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     gap: Histogram = field(default_factory=lambda: Histogram(GAP))
 
@@ -120,21 +122,24 @@ def _sum(bounds: Sequence[float], histograms: Iterable[Histogram]) -> Buckets:
     return whole.snapshot()
 
 
-_KEY = ("endpoint", "request_type", "status")
+_KEY = ("endpoint", "request_type", "status", "error_type")
 _COUNTERS = (
     ("requests", "requests", "Finished requests", _KEY),
+    ("started", "requests_started", "Requests for a model that is served", _KEY[:2]),
     ("rejections", "model_rejection", "Overloads", _KEY[:1]),
     ("cancellations", "model_cancellation", "Requests whose client left", _KEY[:2]),
     ("output_tokens", "output_tokens", "Output tokens", ()),
 )
 _GAUGES = (
     ("inflight", "inflight_requests", "Requests in work", ()),
+    ("inflight", "active_requests", "Requests in work, by the name of later versions", ()),
     ("queued", "queued_requests", "Requests without a first token", ()),
 )
 _HISTOGRAMS = (
     ("duration", "request_duration_seconds", "From the request's arrival to the end of its response"),
     ("input_tokens", "input_sequence_tokens", "Prompt tokens per request"),
     ("output_length", "output_sequence_tokens", "Output tokens per request"),
+    ("cached", "cached_tokens", "Prompt tokens per request that were in the engine's caches, where it says that"),
     ("first_token", "time_to_first_token_seconds", "From the request's arrival to the first token"),
     ("gap", "inter_token_latency_seconds", "Gap between chunks divided by the tokens in the later one"),
 )

@@ -54,7 +54,8 @@ class Server:
     ) -> None:
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix)
-        self._collect = collect
+        self.collectors: list[Collect] = [] if collect is None else [collect]
+        """What /metrics shows beside the counters of this server."""
         self._routes = Routes([*routes, *_health_routes(state, self._families)])
         self.keys = Keys(settings)
         self._origins = settings.origins
@@ -192,7 +193,7 @@ class Server:
 
     async def _families(self) -> "list[Metric]":
         own = [*families(self.metrics), *self.keys.families(self.metrics.prefix)]
-        return [*own, *(await self._collect() if self._collect is not None else ())]
+        return own + [family for collect in self.collectors for family in await collect()]
 
 
 def _local(host: str) -> bool:

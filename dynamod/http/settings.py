@@ -32,8 +32,11 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         float, Meta(gt=0, description="largest sum of the bodies in work; those below 64 kB do not count")
     ] = 512.0
     responses_store_mb: Annotated[
-        float, Meta(ge=0, description="memory for responses that clients go on from; 0: none are kept")
+        float, Meta(ge=0, description="memory (or disk) for responses that clients go on from; 0: none are kept")
     ] = 64.0
+    responses_dir: Annotated[
+        str, Meta(description="folder in place of memory for these: frontends share it, and it survives a restart")
+    ] = ""
     batches_dir: Annotated[
         str, Meta(description="folder for /v1/files and /v1/batches; frontends may share it; none: these are off")
     ] = ""
@@ -44,7 +47,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     client_keys_file: Annotated[
         str, Meta(description="YAML or JSON: a list of keys with names and limits; read again when it changes")
     ] = ""
-    guard_status: Annotated[bool, Meta(description="/health, /metrics and /openapi.json ask for a key too")] = False
+    guard_status: Annotated[bool, Meta(description="/health, /metrics, /openapi.json and /docs ask for a key too")] = (
+        False
+    )
     allowed_origins: Annotated[
         str | list[str],
         Meta(description="origins whose pages in browsers may ask, like https://example.org; * for all"),
@@ -62,7 +67,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = 16
     ignore_unsupported_fields: Annotated[
         bool,
-        Meta(description="fields of chats and completions that are known and not served are left out, not refused"),
+        Meta(description="fields of requests that are known and not served are left out, not refused"),
     ] = False
     overload_status: Annotated[
         int, Meta(ge=400, le=599, description="HTTP status when no worker can take a request")

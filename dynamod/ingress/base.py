@@ -68,8 +68,14 @@ class ResponseSink(Protocol):
     def echoed(self, texts: Sequence[str]) -> None:
         """The prompts as texts, where the request has token ids and wants to have them back; before `started`."""
 
-    def prompt_logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
-        """Log probabilities of the choice's prompt, before its text."""
+    def recorded(self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> None:
+        """The ids of each prompt, and by choice a list that gets those of its answer before their text comes.
+
+        Only where the request wants them; before `started`.
+        """
+
+    def prompt_logprobs(self, index: int, entries: tuple[Logprob, ...], ids: Sequence[Sequence[int]]) -> None:
+        """Log probabilities of the choice's prompt, before its text; `ids`: each token's and its alternatives'."""
 
     def placed(self, index: int, worker: int | None, prefill: int | None = None) -> None:
         """A worker will answer the choice, or (`prefill`) one computes its prompt for that: their instance ids.

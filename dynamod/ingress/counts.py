@@ -1,11 +1,70 @@
-"""What routing and migration cost, per model. `router_metrics` shows it when it is scraped."""
+"""What preprocessing, routing and migration cost, per model. `router_metrics` shows it when it is scraped."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
 
 from dynamod.http.metrics import DURATION, Histogram
 
 OVERHEAD = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0)
 """Milliseconds, as the original's `dynamo_router_overhead_*_ms` are."""
+
+
+STAGE = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0)
+TOKENIZE = STAGE[:9]
+TEMPLATE = (0.00001, 0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05)
+"""Seconds; the bounds of these and of the hit rate are the original's."""
+
+HIT_RATE = tuple(round(step / 20, 2) for step in range(21))
+
+DELAY = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
+STALL = 0.05
+"""Seconds by which a timer of the event loop may be late; above that the loop has stalled."""
+
+
+class Stage:
+    """A part of the way of a request: how many are in it now, and the seconds that those before have taken."""
+
+    __slots__ = ("inside", "taken")
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.taken = Histogram(STAGE)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """A request is in it; however it leaves, it counts."""
+        self.inside += 1
+        started = perf_counter()
+        try:
+            yield
+        finally:
+            self.inside -= 1
+            self.taken.observe(perf_counter() - started)
+
+
+class Preparation:
+    """How a request becomes tokens: seconds of the chat template with the checks before it, and of the tokenizer."""
+
+    __slots__ = ("template", "tokenize")
+
+    def __init__(self) -> None:
+        self.template, self.tokenize = Histogram(TEMPLATE), Histogram(TOKENIZE)
+
+
+class LoopDelay:
+    """How late the event loop of this process is."""
+
+    __slots__ = ("late", "stalls")
+
+    def __init__(self) -> None:
+        self.late, self.stalls = Histogram(DELAY), 0
+
+    def observe(self, seconds: float) -> None:
+        """A timer came so late."""
+        self.late.observe(max(0.0, seconds))
+        self.stalls += seconds > STALL
 
 
 class Overhead:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from bisect import insort
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,7 @@ import msgspec
 from dynamod.actor import Actor, Reason, control, handle
 from dynamod.discovery.keys import PREFILL_SETTINGS
 from dynamod.discovery.view import Serving, View
+from dynamod.http.metrics import Histogram
 from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded, RequestError
 from dynamod.message.kv_events import WorkerEvent
@@ -31,7 +33,7 @@ from dynamod.router.prefill import LivePrefill, PrefillDecision, PrefillState, d
 from dynamod.router.router import Prompt, Router, RouterSettings
 from dynamod.transport.base import Transport
 
-from .counts import MigrationCounts, Overhead, PeerCounts, PrefillCounts
+from .counts import HIT_RATE, MigrationCounts, Overhead, PeerCounts, PrefillCounts, Preparation, Stage
 from .isolation import Isolation, RetryBudget, Waiting
 from .subscriptions import EventSubscriptions
 
@@ -77,13 +79,18 @@ class RouterRows:
 
 
 class ModelCounts:
-    """What is counted of a model's requests: what routing has cost them, and how often they had to move."""
+    """What is counted of a model's requests: what they have cost before an engine had them, and how often they moved.
 
-    __slots__ = ("migrations", "overhead", "peers", "prefill")
+    `hits`: by pool, the share of a prompt that the router expects in the chosen worker's cache.
+    """
+
+    __slots__ = ("hits", "migrations", "overhead", "peers", "prefill", "preparation", "preprocess", "route")
 
     def __init__(self) -> None:
         self.overhead, self.migrations = Overhead(), MigrationCounts()
         self.prefill, self.peers = PrefillCounts(), PeerCounts()
+        self.preparation, self.preprocess, self.route = Preparation(), Stage(), Stage()
+        self.hits: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(HIT_RATE))
 
 
 @dataclass(slots=True)
@@ -233,6 +240,10 @@ class Dispatcher(Actor):
         isolation = self._isolations.get(key)
         return isolation.instance if isolation is not None else None
 
+    def waiting_tokens(self, key: Key) -> int:
+        """Tokens of the prompts of requests in a queue."""
+        return sum(one.message.prompt.tokens for one in self._queues.get(key, ()) if not one.turn.done())
+
     def waiting(self, key: Key) -> int:
         """Requests in a queue, or waiting to be tried alone."""
         return sum(not one.turn.done() for one in self._queues.get(key, ())) + len(self._isolations.get(key, ()))
@@ -272,7 +283,10 @@ class Dispatcher(Actor):
         placement = message.placement = Placement(instance, decision, router, changed, message.alone)
         self.decisions.add(decision)
         router.started(placement, decision, message.prompt)
-        self.counts[key[0]].overhead.scheduling.observe((perf_counter() - started) * 1000)
+        counts, prompt = self.counts[key[0]], message.prompt
+        if prompt.blocks:
+            counts.hits[key[1]].observe(decision.overlap * decision.block_size / prompt.tokens)
+        counts.overhead.scheduling.observe((perf_counter() - started) * 1000)
         return placement
 
     def _unable(self, key: Key, message: Acquire) -> Mapping[int, str]:

@@ -22,6 +22,8 @@ AT_ONCE = 8
 """Groups of one request that are in flight at a time: the others leave the workers to other clients."""
 _THREAD_AT = 10_000
 """Characters of all texts: at most about 5 ms of work for the slower tokenizer."""
+_EACH = 20
+"""Characters that take as long as one more text, however short it is."""
 _LONGEST_TOKEN = 256
 
 Name = Callable[[int], str]
@@ -49,7 +51,7 @@ async def lower_texts(job: Job, served: Served, texts: Sequence[str | list[int]]
     if model is None:
         raise BadRequest(f"The model {card.name!r} takes text: it serves /v1/embeddings alone.", param="model")
     arguments = (model, texts, card.context_length, name)
-    large = sum(map(len, texts)) > _THREAD_AT
+    large = sum(map(len, texts)) + _EACH * len(texts) > _THREAD_AT
     encoded = await asyncio.to_thread(_encoded, *arguments) if large else _encoded(*arguments)
     groups = _groups(encoded)
     requests = named([Embed(job.id, card.name, tuple(group), card.mdc_sum) for group in groups])
@@ -66,7 +68,7 @@ async def lower_pairs(job: Job, served: Served, pairs: Sequence[tuple[str, str]]
     model = served.model
     assert model is not None, "who scores pairs takes tokens"
     characters = sum(len(one) + len(other) for one, other in pairs)
-    large = characters > _THREAD_AT
+    large = characters + 2 * _EACH * len(pairs) > _THREAD_AT
     arguments = (model, pairs, served.card.context_length, name)
     inputs = await asyncio.to_thread(framed, *arguments) if large else framed(*arguments)
     return await lower_texts(job, served, inputs, name)

@@ -17,11 +17,13 @@ from dynamod.migration.base import Limits
 from dynamod.migration.prompt import RemotePrompt, TakeLogprobs
 from dynamod.migration.request import InFlightRequest
 from dynamod.preprocess.model import Model
+from dynamod.preprocess.output import RecordedOutput
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Prompt
 from dynamod.transport.base import Transport
 
 from .base import Job, Logprob, ResponseSink, Run
+from .counts import Stage
 from .dispatcher import ModelCounts
 from .lowering import Lowered
 from .parked import ParkedModels
@@ -91,6 +93,8 @@ class RequestsInFlight:
         run = RequestRun(sink)
         if lowered.echo:
             sink.echoed(lowered.echo)
+        if lowered.prompt_ids:
+            sink.recorded(lowered.prompt_ids, [one.ids for one in lowered.outputs if isinstance(one, RecordedOutput)])
         sink.started(len(suspects), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
         try:
             choices = [partial(self._choice, job, run, lowered, *one) for one in enumerate(suspects)]
@@ -194,7 +198,7 @@ class RequestsInFlight:
         timeout = self._limits.first if alone else self._limits.queue
         place = self._dispatcher.acquire(card, prompt, exclude, priority=priority, timeout=timeout, alone=alone, **more)
         place = self._wanting(card, place) if self._parked.starts(card) else place
-        return place if told is None else _telling(place, told)
+        return _placed(place, self._counts[card.name].route, told)
 
     async def _wanting(self, card: ModelCard, place: Awaitable[Placement]) -> Placement:
         with self._parked.wanted(card.name):
@@ -251,9 +255,11 @@ class RequestRun:
             request.cancel()
 
 
-async def _telling(place: Awaitable[Placement], told: Callable[[int], None]) -> Placement:
-    placement = await place
-    told(placement.instance.instance_id)
+async def _placed(place: Awaitable[Placement], stage: Stage, told: Told) -> Placement:
+    with stage.entered():
+        placement = await place
+    if told is not None:
+        told(placement.instance.instance_id)
     return placement
 
 
@@ -294,7 +300,11 @@ def _logprobs_of(model: Model, sink: ResponseSink) -> TakeLogprobs:
             for token, value, top in zip(ids, delta.chosen, tops, strict=False)
         ]
         if isinstance(delta, PromptLogprobs):
-            sink.prompt_logprobs(index, tuple(entries))
+            sink.prompt_logprobs(
+                index,
+                tuple(entries),
+                [(token, *(other for other, _ in top)) for token, top in zip(ids, tops, strict=False)],
+            )
         else:
             sink.logprobs(index, tuple(entries))
 

@@ -18,11 +18,12 @@ from dynamod.message.worker import BEHIND, FIRST_KINDS, WITH_CHAT, Chat, Embed, 
 from dynamod.preprocess.checks import logit_bias
 from dynamod.preprocess.conditions import fit, stops_of
 from dynamod.preprocess.model import Model, Prepared
-from dynamod.preprocess.output import Output, TextOutput
+from dynamod.preprocess.output import Output, RecordedOutput, TextOutput
 from dynamod.preprocess.scan import LARGE
 from dynamod.router.router import prompt_blocks
 
 from .base import Job
+from .counts import Preparation
 from .parsing import ChoiceParser, ModelParsers, NewParser
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Served:
     random: random_module.Random
     with_blocks: bool = False
     hashing: Histogram | None = None  # of the milliseconds that `blocks` takes
+    times: Preparation | None = None
     parsers: ModelParsers | None = None
     checks: "Callable[[], GrammarChecks] | None" = None
     forms: Collection[str] = ()
@@ -137,6 +139,7 @@ class Lowered:
     parsers: Sequence[ChoiceParser] = ()  # by choice, where its text has reasoning or calls of tools
     at_once: int = 0
     echo: Sequence[str] = ()  # by prompt, its text, where the client has sent ids and wants to have it back
+    prompt_ids: Sequence[Sequence[int]] = ()  # by prompt, where the client wants all ids; `outputs` record then
 
 
 async def lower_tokens(
@@ -159,13 +162,14 @@ async def lower_tokens(
     requests: list[Generate] = []
     counts: list[int] = []
     blocks: list[Sequence[int]] = []
+    ids: list[Sequence[int]] = []
     draw, own_noise = None if card.capabilities.deterministic else served.random, card.capabilities.greedy_continuation
     outputs: list[Output] = []
     parsers: list[ChoiceParser] = []
     skip_special = (parser is None or grammar is not None) and request.skip_special_tokens is not False
     large = len(job.body) > LARGE
     for prepared in prompts:
-        thread = large or model.needs_thread(prepared.prompt)
+        thread = large or model.needs_thread(prepared.text)
         encoded = asyncio.to_thread(_encoded, served, prepared, job.id) if thread else None
         generate, found = _encoded(served, prepared, job.id) if encoded is None else await encoded
         _annotate(annotations, generate, prepared)
@@ -177,7 +181,10 @@ async def lower_tokens(
             parsers += [parser(prepared.prompt, served.id()) for _ in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
         blocks += [found] * samples
-    return Lowered(card, model, named(requests), outputs, counts, annotations, blocks, samples, parsers)
+        if request.return_token_ids:
+            ids.append(list(tokens.unpack(generate.token_ids)))
+    requests = named(requests)
+    return Lowered(card, model, requests, outputs, counts, annotations, blocks, samples, parsers, prompt_ids=ids)
 
 
 def lower_text(
@@ -226,9 +233,13 @@ def unserved_by(request: Common, card: ModelCard) -> Iterator[tuple[str, str]]:
     can = card.capabilities
     if request.alternatives is not None and not can.logprobs:
         yield "logprobs", f"The model {card.name!r} offers no logprobs."
+    if request.return_token_ids and card.kind == "text":
+        yield "return_token_ids", f"`return_token_ids`: the engine of model {card.name!r} answers in text."
     if not can.prompt_logprobs:
         why = f"the engine of model {card.name!r} has no log probabilities of prompts."
-        if request.prompt_alternatives is not None:
+        if request.prompt_logprobs is not None:
+            yield "prompt_logprobs", f"`prompt_logprobs`: {why}"
+        elif request.prompt_alternatives is not None:
             yield "logprobs", f"`logprobs` with `echo`: {why}"
         if request.token_limit[0] == 0:
             yield "max_tokens", f"`max_tokens` is 0: {why}"
@@ -239,12 +250,15 @@ def unserved_by(request: Common, card: ModelCard) -> Iterator[tuple[str, str]]:
 def _encoded(served: Served, prepared: Prepared, request_id: str) -> tuple[Generate, Sequence[int]]:
     """The request and the hashes of its blocks. Safe in a thread."""
     assert served.model is not None
+    started = perf_counter()
     generate = served.model.encode(prepared, request_id)
+    if served.times is not None and prepared.prompt:
+        served.times.tokenize.observe(perf_counter() - started)
     return generate, served.blocks(generate.token_ids)
 
 
 def _output(request: Common, model: Model, generate: Generate, skip_special: bool) -> Output:
-    return Output(
+    return (RecordedOutput if request.return_token_ids else Output)(
         model.tokenizer,
         generate.stops,
         generate.eos_token_ids,

@@ -209,7 +209,7 @@ class ParsedSink:
         self._feed = [parser.feed for parser in parsers]
         self.started, self.logprobs, self.chunk, self.fail = sink.started, sink.logprobs, sink.chunk, sink.fail
         self.counted, self.echoed, self.prompt_logprobs = sink.counted, sink.echoed, sink.prompt_logprobs
-        self.placed = sink.placed
+        self.placed, self.recorded = sink.placed, sink.recorded
 
     def text(self, index: int, text: str, tokens: int) -> None:
         """Once per token: mostly one piece of content."""

@@ -30,12 +30,14 @@ from dynamod.transport.base import Transport
 
 from .adapters import AdapterLoader
 from .base import Job, ResponseSink, Run
+from .counts import LoopDelay
 from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows, Row
 from .in_flight import RequestsInFlight
 from .lowering import Lowered, Served
 from .memory import trim_memory
 from .parked import ParkedModels
 from .parsing import ModelParsers
+from .router_metrics import loop_row
 
 if TYPE_CHECKING:
     from dynamod.structured.checks import GrammarChecks
@@ -162,6 +164,7 @@ class Processor(Actor):
         self._parsers: dict[str, ModelParsers] = {}
         self._kept: dict[str, ModelCard] = {}  # of models that can be asked for although nobody serves them
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
+        self._delay = LoopDelay()
         self.cards: dict[str, ModelCard] = {}
         self.parked = ParkedModels(view, want, self.keep, self.forget)
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
@@ -207,7 +210,7 @@ class Processor(Actor):
         """What metrics show of the routers."""
         asked = replace(message, migration_limit=self._migration_limit)
         rows: list[Row] = await self._dispatcher.ask(asked, timeout=5.0)
-        return rows
+        return [*rows, loop_row(self._delay, message.prefix)]
 
     @handle
     async def get_backend(self, message: GetBackend) -> ProcessorBackend:
@@ -362,13 +365,21 @@ class Processor(Actor):
         if card is None:
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
-        hashing = self._counts[card.base].overhead.block_hashing
-        model, parsers = self._models[name], self._parsers.get(name)
+        counts, model, parsers = self._counts[card.base], self._models[name], self._parsers.get(name)
         forms = self._view.forms(name) or frozenset(card.capabilities.forms)  # else nobody serves it yet
         served = Served(
-            card, model, self.context.random, self._needs_blocks, hashing, parsers, self._grammar_checks, forms
+            card,
+            model,
+            self.context.random,
+            self._needs_blocks,
+            counts.overhead.block_hashing,
+            counts.preparation,
+            parsers,
+            self._grammar_checks,
+            forms,
         )
-        return await job.endpoint.lower(job, served)
+        with counts.preprocess.entered():
+            return await job.endpoint.lower(job, served)
 
     def _grammar_checks(self) -> "GrammarChecks":
         if self._checks is None:
@@ -401,6 +412,9 @@ class Processor(Actor):
         return self._models.get(name)
 
     async def _watch_clocks(self, requests: RequestsInFlight) -> None:
+        now = asyncio.get_running_loop().time
         while True:
+            due = now() + CLOCK
             await asyncio.sleep(CLOCK)
+            self._delay.observe(now() - due)
             requests.look()

@@ -10,7 +10,8 @@ from dynamod.discovery.view import View
 from dynamod.http.metrics import Histogram
 from dynamod.observe.metrics import Buckets
 
-from .dispatcher import Dispatcher, Row
+from .counts import STALL, LoopDelay
+from .dispatcher import Dispatcher, ModelCounts, Row
 
 __all__ = ["Row", "rows"]
 
@@ -47,10 +48,63 @@ def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None
             load, name = router.state.active.of(worker), names.get(worker) or f"{worker:x}"
             row = _row(text, active_decode_blocks=load.blocks, active_prefill_tokens=load.prefill)
             yield f"{prefix}_worker", {**labels, "worker": name}, row
-        row = _row("Requests that wait because all workers are busy.", pending_requests=dispatch.waiting((model, pool)))
+        row = _row(
+            "Requests that wait because all workers are busy, and the tokens of their prompts.",
+            pending_requests=dispatch.waiting((model, pool)),
+            pending_isl_tokens=dispatch.waiting_tokens((model, pool)),
+        )
         yield f"{prefix}_router_queue", labels, row
+        if (hits := dispatch.counts[model].hits.get(pool)) is not None:
+            text = "Share of a prompt's tokens that the router expects in the cache of the worker that it has chosen."
+            yield prefix, labels, _row(text, kv_hit_rate=_buckets(hits))
         if not pool:
             yield from _counted(dispatch, view, model, prefix, limit)
+            yield from _preparation(dispatch.counts[model], prefix, labels)
+            yield from _model(dispatch, view, model, prefix)
+
+
+def loop_row(delay: LoopDelay, prefix: str) -> Row:
+    """The event loop of an ingress process, on which all its token streams are."""
+    text = f"Seconds by which a timer of the event loop came late, looked at twice a second; stalls: above {STALL} s."
+    return prefix, {}, _row(text, event_loop_delay_seconds=_buckets(delay.late), event_loop_stall_total=delay.stalls)
+
+
+def _preparation(counts: ModelCounts, prefix: str, labels: dict[str, str]) -> Iterator[Row]:
+    """What a request costs before an engine has it."""
+    for name, stage in (("preprocess", counts.preprocess), ("route", counts.route)):
+        text = "Requests in a stage before an engine has them, and the seconds that they spent there."
+        row = _row(text, stage_requests=stage.inside, stage_duration_seconds=_buckets(stage.taken))
+        yield prefix, {**labels, "stage": name}, row
+    text = "Seconds that prompts took: the chat template with its checks, and the tokenizer."
+    found, times = counts.preparation, _buckets(counts.preparation.tokenize)
+    yield prefix, labels, _row(text, template_seconds=_buckets(found.template), tokenize_seconds=times)
+    scaled = Buckets(tuple(round(bound * 1000, 6) for bound in times.bounds), times.counts, times.sum * 1000)
+    text = "Milliseconds that the tokenizer took for a prompt."
+    yield prefix, {**labels, "operation": "tokenize"}, _row(text, tokenizer_latency_ms=scaled)
+
+
+def _model(dispatch: Dispatcher, view: View, model: str, prefix: str) -> Iterator[Row]:
+    """What is known of a model itself."""
+    card, labels, name = view.card(model), {"model": model.lower()}, f"{prefix}_model"
+    if card is None:
+        yield name, labels, _row("Whether a worker of the model can be asked.", ready=False)
+        return
+    yield (
+        name,
+        labels,
+        _row("Whether a worker of the model can be asked.", ready=bool(view.served(model, card, "").instances)),
+    )
+    yield name, labels, _row("Tokens of a block of the KV cache.", kv_cache_block_size=card.kv_cache_block_size)
+    if card.context_length:
+        yield name, labels, _row("Most tokens of a prompt and its answer.", context_length=card.context_length)
+    router = dispatch.routers[model, ""]
+    totals = [router.state.loads[worker].total_blocks for worker in router.workers if worker in router.state.loads]
+    if known := [total for total in totals if total]:
+        yield (
+            name,
+            labels,
+            _row("Blocks in the KV cache of the worker that has the fewest.", total_kv_blocks=min(known)),
+        )
 
 
 def _counted(dispatch: Dispatcher, view: View, model: str, prefix: str, limit: int | None) -> Iterator[Row]:

@@ -224,8 +224,8 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     thinking_token_budget: Any = None
     regex: Any = None
     ebnf: Any = None
-    prompt_logprobs: Any = None
-    return_token_ids: Any = None
+    prompt_logprobs: TopLogprobs | None = None
+    return_token_ids: bool | None = None
 
     @property
     def token_limit(self) -> tuple[int | None, str]:
@@ -240,7 +240,7 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def prompt_alternatives(self) -> int | None:
         """As `alternatives`, of the tokens of the prompt."""
-        return None
+        return self.prompt_logprobs
 
     @property
     def continues_prompt(self) -> bool:
@@ -330,7 +330,8 @@ class CompletionRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def prompt_alternatives(self) -> int | None:
         """Those of an echoed prompt are wanted too."""
-        return self.logprobs if self.echo else None
+        wanted = [self.prompt_logprobs, self.logprobs if self.echo else None]
+        return max([count for count in wanted if count is not None], default=None)
 
 
 Inputs = str | Annotated[list[str | TokenId | Annotated[list[TokenId], Meta(min_length=1)]], Meta(min_length=1)]

@@ -35,7 +35,7 @@ class ClaimedSink:
         self._sink, self._over, self._left = sink, over, 0
         self.text, self.logprobs, self.chunk = sink.text, sink.logprobs, sink.chunk  # the hot path is as it was
         self.counted, self.echoed, self.prompt_logprobs = sink.counted, sink.echoed, sink.prompt_logprobs
-        self.placed = sink.placed
+        self.placed, self.recorded = sink.placed, sink.recorded
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
         """So many choices will finish."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from .gguf_file import Metadata, read_metadata
 from .gguf_tokenizer import build_tokenizer, check_kind, strips_right
+from .infill import Markers
 from .source import Source
 
 _SAMPLING = {
@@ -22,6 +23,7 @@ _ENDS = {
     *("<EOT>", "_<EOT>", "[EOT]", "[EOS]", "[e~[", "<｜end▁of▁sentence｜>", "</s>"),
 }
 _CONTROL = 3
+_INFILL = (("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle"))  # the latter in older files
 
 
 def gguf_source(path: Path) -> Source:
@@ -47,7 +49,16 @@ def gguf_source(path: Path) -> Source:
         templates=templates,
         tokens=special,
         sampling={name: float(metadata[key]) for name, key in _SAMPLING.items() if key in metadata},
+        infill=_infill(metadata),
     )
+
+
+def _infill(metadata: Metadata) -> Markers | None:
+    for names in _INFILL:
+        before, between, last = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in names)
+        if before is not None and between is not None and last is not None:
+            return before, between, last
+    return None
 
 
 def _eos_ids(metadata: Metadata, tokens: list[str]) -> tuple[int, ...]:

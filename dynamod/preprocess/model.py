@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, Common
 from dynamod.message.tokens import count, pack
 from dynamod.message.worker import Generate, Sampling, Stops
@@ -27,7 +29,10 @@ _LONGEST_TOKEN = 256  # characters; only bounds how many tokens a text has at le
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request after its checks, before tokenising. Either `prompt` or `ids` (packed) is set."""
+    """A request after its checks, before tokenising. Either `prompt` or `ids` (packed) is set.
+
+    `suffix`: the model fills in between the prompt and this text.
+    """
 
     request: Common
     param: Literal["messages", "prompt"]
@@ -36,6 +41,12 @@ class Prepared:
     prompt: str = ""
     ids: bytes = b""
     add_special: bool = False
+    suffix: str = ""
+
+    @property
+    def text(self) -> str:
+        """All that is to be tokenised."""
+        return self.prompt + self.suffix
 
 
 class Model:
@@ -79,17 +90,19 @@ class Model:
         self._fits(len(prompt), "messages")
         return Prepared(request, "messages", stops, sampling, prompt)
 
-    def prepare_prompts(self, request: Common, prompts: Sequence[str | list[int]]) -> list[Prepared]:
-        """Check a request and its prompts, each a text or token ids. Raises BadRequest."""
+    def prepare_prompts(self, request: Common, prompts: Sequence[str | list[int]], suffix: str = "") -> list[Prepared]:
+        """Check a request and its prompts, each a text or token ids; `suffix`: what follows each. Raises BadRequest."""
         stops, sampling = self._conditions(request)
         ids = self._given_ids(request)
+        if suffix:
+            stops = self._infill_stops(stops, texts=not ids and all(isinstance(prompt, str) for prompt in prompts))
         prepared: list[Prepared] = []
         for prompt in prompts:
             if ids:
                 prepared.append(Prepared(request, "prompt", stops, sampling, ids=ids))
             elif isinstance(prompt, str):
-                self._fits(len(prompt), "prompt")
-                prepared.append(Prepared(request, "prompt", stops, sampling, prompt, add_special=True))
+                self._fits(len(prompt) + len(suffix), "prompt")
+                prepared.append(Prepared(request, "prompt", stops, sampling, prompt, add_special=True, suffix=suffix))
             else:
                 checks.token_ids(prompt, "prompt", self.tokenizer.vocab_size)
                 prepared.append(Prepared(request, "prompt", stops, sampling, ids=pack(prompt)))
@@ -97,7 +110,7 @@ class Model:
 
     def encode(self, prepared: Prepared, request_id: str) -> Generate:
         """Tokenise the prompt and make the message. Safe in a thread. Raises BadRequest."""
-        ids = prepared.ids or self.tokenizer.encode_packed(prepared.prompt, prepared.add_special)
+        ids = prepared.ids or self._ids(prepared)
         tokens, length = count(ids), self.card.context_length
         checks.context(tokens, length, prepared.param)
         nvext = prepared.request.nvext
@@ -111,6 +124,24 @@ class Model:
             mdc_sum=self.card.mdc_sum,
             annotations=tuple(nvext.annotations or ()) if nvext is not None else (),
         )
+
+    def _ids(self, prepared: Prepared) -> bytes:
+        tokenizer, infill = self.tokenizer, self.tokenizer.infill
+        if not prepared.suffix or infill is None:
+            return tokenizer.encode_packed(prepared.prompt, prepared.add_special)
+        bos = [index for index in tokenizer.encode("", add_special=True)[:1] if index == tokenizer.bos_id]
+        return pack(infill.prompt(prepared.prompt, prepared.suffix, tuple(bos), tokenizer.encode))
+
+    def _infill_stops(self, stops: Stops, *, texts: bool) -> Stops:
+        """With the tokens that end what is filled in. `texts`: whether all prompts are texts."""
+        if self.tokenizer.infill is None:
+            raise unsupported("suffix", f"`suffix`: the model {self.card.name!r} has no tokens to fill in text")
+        if not texts:
+            raise BadRequest("`suffix` needs prompts that are texts", param="suffix")
+        if stops.ignore_eos:
+            return stops
+        hidden = dict.fromkeys((*stops.stop_token_ids_hidden, *self.tokenizer.infill.ends))
+        return msgspec.structs.replace(stops, stop_token_ids_hidden=tuple(hidden))
 
     def render(self, request: ChatRequest) -> str:
         """Return the formatted prompt of a chat request. Raises BadRequest."""

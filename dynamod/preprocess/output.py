@@ -196,6 +196,43 @@ class Output(BaseOutput):
         return visible if found else visible + self._matcher.flush()
 
 
+class RecordedOutput(Output):
+    """An output that keeps the ids of the answer, as many as count in `completion_tokens`. `ids` grows with them."""
+
+    __slots__ = ("ids",)
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stops: Stops,
+        eos_token_ids: Iterable[int] = (),
+        *,
+        skip_special: bool = True,
+        continuing: bool = False,
+        include_stop: bool = False,
+    ) -> None:
+        super().__init__(
+            tokenizer,
+            stops,
+            eos_token_ids,
+            skip_special=skip_special,
+            continuing=continuing,
+            include_stop=include_stop,
+        )
+        self.ids: list[int] = []
+
+    def token(self, index: int) -> str:
+        """`push` of one id behind which the engine goes on."""
+        return self.push((index,))
+
+    def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:
+        """As an `Output`."""
+        before = self.completion_tokens
+        text = super().push(ids, engine_finish)
+        self.ids += ids[: self.completion_tokens - before]
+        return text
+
+
 class TextOutput(BaseOutput):
     """The same for engines that answer in text. `max_tokens` can only be kept to a delta: its text cannot be cut."""
 

@@ -12,6 +12,8 @@ from typing import Any
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 
+from .infill import Markers
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -20,6 +22,7 @@ class Source:
     `context_length`: tokens, 0 when unknown. `templates`: by name, "default" and perhaps "tool_use" and others.
     `tokens`: special tokens by role ("bos_token" ...), as text, for templates. `build`: makes the tokenizer.
     `tokenizer_file`: tokenizer.json, when there is one. `content`: what decides how text becomes tokens, as bytes.
+    `infill`: ids of its infill markers, where its files name them.
     """
 
     path: Path
@@ -32,6 +35,7 @@ class Source:
     templates: dict[str, str] = field(default_factory=dict[str, str])
     tokens: dict[str, str] = field(default_factory=dict[str, str])
     sampling: dict[str, float] = field(default_factory=dict[str, float])
+    infill: Markers | None = None
 
 
 def open_card(card: ModelCard) -> Source:

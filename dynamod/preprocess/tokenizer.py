@@ -12,6 +12,7 @@ from dynamod.message.errors import BadRequest
 from dynamod.message.tokens import pack, unpack
 
 from .decoder import Decoder, make_decoder
+from .infill import infill_of
 from .source import Source
 from .table import build_table
 
@@ -37,7 +38,8 @@ class Tokenizer:
     """Encodes prompts and decodes answers of one model. Safe to use from several threads at once.
 
     `vocab_size`: one more than the largest id. `eos_ids`, `bos_id`: the model's. `special`: its special tokens, as
-    text. `backend`: the library that encodes, `tokenizers` until `use_fast_backend` has been called.
+    text. `infill`: how it fills in between texts, None: not at all. `backend`: the library that encodes, `tokenizers`
+    until `use_fast_backend` has been called.
     """
 
     def __init__(self, reference: Any, source: Source) -> None:
@@ -47,6 +49,7 @@ class Tokenizer:
         self._table = build_table(reference, vocabulary)
         self._reference: Any = reference
         self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
+        self.infill = infill_of(vocabulary, source.infill)
         added = reference.get_added_tokens_decoder().values()
         self.special = tuple(sorted(token.content for token in added if token.special))
         self.eos_ids = source.eos_ids

@@ -199,7 +199,11 @@ class Client:
         """Nobody asked for them."""
         self._log.violate("nothing unasked", f"{self.id} got log probabilities")
 
-    def prompt_logprobs(self, index: int, entries: tuple[Any, ...]) -> None:
+    def recorded(self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> None:
+        """Nobody asked for them."""
+        self._log.violate("nothing unasked", f"{self.id} got its ids")
+
+    def prompt_logprobs(self, index: int, entries: tuple[Any, ...], ids: Sequence[Sequence[int]]) -> None:
         """Nobody asked for them."""
         self._log.violate("nothing unasked", f"{self.id} got log probabilities of its prompt")
 

@@ -76,3 +76,18 @@ def test_a_batch_goes_on_after_a_kill_and_a_new_start(machine: Any) -> None:
     (error,) = [json.loads(one) for one in client.files.content(batch.error_file_id).text.splitlines()]
     assert (error["custom_id"], error["error"]["line"]) == (None, 8)
     command.end()
+
+
+def test_the_folder_as_a_flag(machine: Any) -> None:
+    """It is relative to where the command runs, as files of keys are."""
+    command = machine.start("dynamo-run", "in=http", "out=echo_full", "--http-port", 0, "--batches-dir", "kept")
+    client = openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="unused", max_retries=0, timeout=10)
+    made = client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+    assert (machine.folder / f"kept/files/{made.id}.data").read_bytes() == b"{}"
+    command.end()
+    (machine.folder / "kept").chmod(0o755)
+    wrong = machine.run("dynamo-run", "in=http", "out=echo_full", "--http-port", 0, "--batches-dir", "kept")
+    assert "batches_dir: others may use" in wrong.err
+    assert wrong.code
+    words = ("in=dyn://a.b.c", "out=echo_full", "--batches-dir", "kept")
+    assert "--batches-dir" in machine.run("dynamo-run", *words).mistake()

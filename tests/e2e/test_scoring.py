@@ -77,3 +77,31 @@ def test_the_request_of_lm_evaluation_harness(machine: Any, url: str) -> None:
     assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
     assert 0 < again["prompt_tokens_details"]["cached_tokens"] < again["prompt_tokens"]
     assert again["prompt_tokens_details"]["cached_tokens"] % 16 == 0
+
+    # vLLM's field: by token of the prompt a dict of ids, in the choices of completions and beside those of chats.
+    vllm = ask("/v1/completions", prompt=ids, max_tokens=1, temperature=0, prompt_logprobs=2, echo=True, logprobs=1)
+    for choice, sent in zip(vllm["choices"], ids, strict=True):
+        first, *rest = choice["prompt_logprobs"]
+        assert first is None
+        assert len(rest) == len(sent) - 1
+        assert choice["logprobs"]["token_logprobs"][1:-1] == pytest.approx(
+            [one[str(token)]["logprob"] for one, token in zip(rest, sent[1:], strict=True)]
+        )
+        assert all(len(top) == 1 for top in choice["logprobs"]["top_logprobs"][1:])
+        for one, token in zip(rest, sent[1:], strict=True):
+            own = one[str(token)]
+            best = sorted((entry["logprob"] for entry in one.values()), reverse=True)
+            assert 2 <= len(one) <= 3
+            assert own["rank"] == (best.index(own["logprob"]) + 1 if len(one) == 2 else None)
+            assert sorted(entry["rank"] or 3 for entry in one.values()) == [1, 2, 3][: len(one)]
+    alone = ask("/v1/completions", prompt=ids[0], max_tokens=1, temperature=0, prompt_logprobs=0)
+    assert alone["choices"][0]["logprobs"] is None
+    assert [len(one) for one in alone["choices"][0]["prompt_logprobs"][1:]] == [1] * (len(ids[0]) - 1)
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    answer = ask("/v1/chat/completions", prompt_logprobs=1, return_token_ids=True, **chat)
+    assert len(answer["prompt_logprobs"]) == len(answer["prompt_token_ids"]) == answer["usage"]["prompt_tokens"]
+    assert len(answer["choices"][0]["token_ids"]) == 2
+    for value, stream in ((-1, False), (21, False), (1, True)):
+        body = {"model": "sample", **chat, "prompt_logprobs": value, "stream": stream}
+        status, text = machine.ask(url, "/v1/chat/completions", body)
+        assert (status, json.loads(text)["error"]["param"]) == (400, "prompt_logprobs")

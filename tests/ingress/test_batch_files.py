@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_answers_that_were_cut_off_are_asked_again(
 ) -> None:
     store = Store(str(tmp_path_factory.mktemp("b") / "kept"), 10_000)
     record = new_batch(BatchRequest("file-x", URL, "1h"), "")
-    with Progress(store, record) as progress:
+    with Progress(store, record, Counter()) as progress:
         for number in (5, 2, 9):
             row = answer_row(progress.name(number), {"custom_id": "\u20ac"}, 200, "r", {})
             progress.write(number, row, good=number != 2)
@@ -81,7 +82,7 @@ def test_answers_that_were_cut_off_are_asked_again(
         os.truncate(path, len(whole))
     first = whole.index(b"\n") + 1
     kept = {2} | ({5} if cut >= first else set()) | ({9} if cut >= len(whole) else set())
-    with Progress(store, record) as progress:
+    with Progress(store, record, Counter()) as progress:
         if not (zeros and cut == len(whole) - 1):  # only the end of the line is lost
             assert progress.done == kept
         assert (progress.counts.completed, progress.counts.failed) == (len(progress.done) - 1, 1)

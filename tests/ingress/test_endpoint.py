@@ -108,7 +108,7 @@ async def test_items_become_the_answer(post, backend) -> None:
     status, body = await post("/v1/lengths", {"model": "e", "input": "hi", "user": "me"})
     assert (status, body) == (200, {"model": "e", "data": [[0.5, 1.0]], "prompt_tokens": 4})
     meter = post.server.metrics.models["e"]
-    assert meter.requests == {("lengths", "unary", "success"): 1}
+    assert meter.requests == {("lengths", "unary", "success", ""): 1}
     assert (meter.inflight, meter.queued) == (0, 0)
 
 

@@ -120,7 +120,7 @@ async def test_pages_of_allowed_origins_may_ask(serve, connect, allowed, origin,
 async def test_what_shows_the_state_may_ask_for_a_key_too(serve, connect) -> None:
     for guard, status in ((False, 200), (True, 401)):
         server = await serve(api_keys="k", guard_status=guard)
-        for path in ("/health", "/metrics", "/openapi.json", "/health/"):
+        for path in ("/health", "/metrics", "/openapi.json", "/docs", "/health/"):
             client = await connect(server)
             client.writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert (await client.head())[0] == status

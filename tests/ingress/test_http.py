@@ -12,8 +12,9 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
+from dynamod.http.context import GONE, error_type
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import Overloaded
+from dynamod.message.errors import BadRequest, EngineFailed, NotFound, Overloaded, RequestError, TimedOut
 
 PATH = "/v1/chat/completions"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -296,7 +297,7 @@ async def test_metrics(call, server, backend) -> None:
     await call("POST", "/v1/completions", json={"model": "org/model", "prompt": "x", "stream": True})
     backend.refuse = Overloaded("full")
     await call("POST", PATH, json=CHAT)
-    server._collect = collect
+    server.collectors.append(collect)
     status, text, headers = await call("GET", "/metrics")
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -308,7 +309,7 @@ async def test_metrics(call, server, backend) -> None:
             "requests", "inflight_requests", "queued_requests", "request_duration_seconds", "input_sequence_tokens",
             "output_sequence_tokens", "time_to_first_token_seconds", "inter_token_latency_seconds", "output_tokens",
             "disconnected_clients", "model_rejection", "model_cancellation", "unknown_fields",
-            "unsupported_fields",
+            "unsupported_fields", "requests_started", "active_requests", "cached_tokens",
         )
     }  # fmt: skip
     values = {
@@ -316,11 +317,14 @@ async def test_metrics(call, server, backend) -> None:
         for family in families.values()
         for sample in family.samples
     }
-    assert values["requests_total", "chat_completions", "org/model", "success", "unary"] == 1
-    assert values["requests_total", "chat_completions", "org/model", "stream", "success"] == 1
-    assert values["requests_total", "completions", "org/model", "stream", "success"] == 1
-    assert values["requests_total", "chat_completions", "error", "org/model", "unary"] == 1
-    assert values["requests_total", "chat_completions", "error", "unary", "unknown"] == 1
+    assert values["requests_total", "", "chat_completions", "org/model", "success", "unary"] == 1
+    assert values["requests_total", "", "chat_completions", "org/model", "stream", "success"] == 1
+    assert values["requests_total", "", "completions", "org/model", "stream", "success"] == 1
+    assert values["requests_total", "chat_completions", "error", "org/model", "overload", "unary"] == 1
+    assert values["requests_total", "chat_completions", "error", "not_found", "unary", "unknown"] == 1
+    assert values["requests_started_total", "chat_completions", "org/model", "unary"] == 2
+    assert values["requests_started_total", "chat_completions", "org/model", "stream"] == 1
+    assert values["active_requests", "org/model"] == 0
     assert values["model_rejection_total", "chat_completions", "org/model"] == 1
     assert values["unknown_fields_total",] == 1
     assert values["output_tokens_total", "org/model"] == 15
@@ -332,6 +336,35 @@ async def test_metrics(call, server, backend) -> None:
     assert values["request_duration_seconds_count", "org/model"] == 4
     assert values["dynamo_actor_mail",] == 3
     assert "typed-by-a-client" not in text.decode()
+
+
+@pytest.mark.parametrize(
+    ("status", "failed", "word"),
+    [
+        (200, None, ""), (200, EngineFailed("in a stream"), "internal"), (400, BadRequest("x"), "validation"),
+        (429, None, "overload"), (503, Overloaded("x"), "overload"), (529, Overloaded("x"), "overload"),
+        (504, TimedOut("x"), "response_timeout"), (404, NotFound("x"), "not_found"), (500, None, "internal"),
+        (GONE, None, "cancelled"), (413, None, "validation"),
+    ],
+)  # fmt: skip
+def test_words_for_failures(status: int, failed: RequestError | None, word: str) -> None:
+    assert error_type(status, failed) == word
+
+
+async def test_cached_tokens_are_counted_where_they_are_known(server, backend, call) -> None:
+    async def play(job, sink) -> None:
+        sink.started(1, 5, {})
+        if job.request.max_tokens == 1:
+            sink.counted(0, cached_tokens=3)
+        sink.text(0, "a", 1)
+        sink.finish(0, "stop", 1, None)
+
+    backend.play = play
+    for limit in (1, 2):
+        await call("POST", PATH, json=CHAT | {"max_tokens": limit})
+    metrics = (await call("GET", "/metrics"))[1].decode()
+    assert 'dynamo_frontend_cached_tokens_count{model="org/model"} 1.0' in metrics
+    assert 'dynamo_frontend_cached_tokens_sum{model="org/model"} 3.0' in metrics
 
 
 async def test_a_prompt_whose_tokens_nobody_knows_is_not_counted(server, backend, call) -> None:

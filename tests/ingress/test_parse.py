@@ -188,7 +188,6 @@ def test_a_range_refuses_what_lies_outside_and_nothing_else(value, temperature) 
         (chat, {"best_of": 2}, "best_of"),
         (chat, {"nvext": {"max_thinking_tokens": 5}}, "nvext.max_thinking_tokens"),
         (completion, {"use_beam_search": True}, "use_beam_search"),
-        (completion, {"suffix": "x"}, "suffix"),
     ],
 )
 def test_what_would_change_the_answer_is_not_ignored(call, change, param) -> None:

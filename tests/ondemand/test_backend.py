@@ -30,6 +30,7 @@ class Sink:
             "started",
             "echoed",
             "placed",
+            "recorded",
             "text",
             "logprobs",
             "prompt_logprobs",

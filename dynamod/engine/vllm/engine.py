@@ -264,9 +264,28 @@ class Vllm(AdapterEngine):
                     self.send(reply, one.token_ids, one.finish_reason)
 
     async def vectors_of(self, request_id: str, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
-        """Each text is a request of its own to vLLM, which batches them."""
+        """Each text is a request of its own to vLLM, which batches them. When one fails the others end."""
+        failures: list[Exception] = []
+        working: set[asyncio.Task[Any] | None] = set()
+
+        async def one(name: str, ids: list[int]) -> Sequence[float]:
+            working.add(task := asyncio.current_task())
+            try:
+                return await self._vector(name, ids) if not failures else ()
+            except Exception as error:
+                failures.append(error)
+                for other in working - {task, None}:
+                    other.cancel()  # type: ignore[union-attr]
+                return ()
+            finally:
+                working.discard(task)
+
         names = [f"{request_id}.{place}" for place in range(len(inputs))]
-        return await asyncio.gather(*map(self._vector, names, inputs))
+        found = await asyncio.gather(*map(one, names, inputs), return_exceptions=True)
+        for vector in (*failures, *found):
+            if isinstance(vector, BaseException):
+                raise vector
+        return [vector for vector in found if not isinstance(vector, BaseException)]
 
     async def _vector(self, name: str, ids: list[int]) -> Sequence[float]:
         found: Sequence[float] = ()

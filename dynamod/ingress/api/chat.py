@@ -15,8 +15,8 @@ from dynamod.preprocess import checks
 from dynamod.preprocess.conversation import check_messages, tools_of
 from dynamod.preprocess.model import Model, Prepared
 
-from .details import RequestMetrics
-from .generate import Generation, finite
+from .details import PromptLogprob, RequestMetrics, finite
+from .generate import Generation
 from .response import FinishReason, Usage
 from .rules import either, only, set_to
 
@@ -39,6 +39,7 @@ class ChatChoice(msgspec.Struct):
     message: AssistantMessage
     finish_reason: FinishReason
     logprobs: dict[str, Any] | None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatResponse(msgspec.Struct, kw_only=True):
@@ -54,6 +55,8 @@ class ChatResponse(msgspec.Struct, kw_only=True):
     usage: Usage
     nvext: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: list[dict[int, PromptLogprob] | None] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatCompletions(Generation[ChatRequest]):
@@ -68,6 +71,7 @@ class ChatCompletions(Generation[ChatRequest]):
     kind = "chat"
     id_prefix = "chatcmpl-"
     chunk_object = "chat.completion.chunk"
+    prompt_ids_in_choice = False
 
     rules = (
         either(only(top_logprobs=(0, None)), set_to("logprobs", True)),

@@ -1,6 +1,6 @@
 """The frames of a streamed answer. Everything but the text is prepared once per stream."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -74,12 +74,14 @@ class ChunkFrames(EventFrames):
         usage: Usage | None = None,
         nvext: Mapping[str, Any] | None = None,
         metrics: RequestMetrics | None = None,
+        prompt_ids: Sequence[int] | None = None,
     ) -> bytes:
         """Any other chunk. Raises TypeError for what is not JSON. No choice: the usage chunk."""
         inner = b"" if choice is None else _encode(choice)
         tail = self._usage_null if usage is None else b',"usage":' + _encode(usage)
         tail += b"" if nvext is None else b',"nvext":' + _encode(nvext)
         tail += b"" if metrics is None else b',"metrics":' + _encode(metrics)
+        tail += b"" if prompt_ids is None else b',"prompt_token_ids":' + _encode(prompt_ids)
         return self.frame(b"%b%b]%b}\n\n" % (self._head, inner, tail))
 
     def annotations(self, values: Mapping[str, Any]) -> bytes:

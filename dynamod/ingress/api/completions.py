@@ -12,15 +12,16 @@ from dynamod.ingress.base import Job, Logprob
 from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import CompletionRequest
 from dynamod.preprocess.model import Model, Prepared
 
-from .details import RequestMetrics
+from .details import PromptLogprob, RequestMetrics, finite
 from .endpoint import Frontend
-from .generate import Generation, finite
+from .generate import Generation
 from .response import FinishReason, Usage
 from .rules import either, items, only, set_to
+from .unserved import Unserved
 
 MAX_CHOICES = 2048  # prompts times n
 _NULL = msgspec.Raw(b"null")
@@ -37,6 +38,9 @@ class CompletionChoice(msgspec.Struct):
     text: str
     finish_reason: FinishReason
     logprobs: dict[str, Any] | None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: list[dict[int, PromptLogprob] | None] | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionResponse(msgspec.Struct, kw_only=True):
@@ -65,12 +69,24 @@ class Completions(Generation[CompletionRequest]):
     kind = "completion"
     id_prefix = "cmpl-"
     chunk_object = "text_completion"
+    prompt_ids_in_choice = True
 
     rules = (
         either({"properties": {"max_tokens": either({"type": "null"}, {"minimum": 1})}}, set_to("echo", True)),
         either(only(n=(1, None)), {"properties": {"prompt": _FEW}}),
     )
-    unserved = Generation.unserved | {"suffix": ("",)}
+
+    def unserved_in(
+        self, request: CompletionRequest, card: ModelCard | None = None, model: Model | None = None
+    ) -> Unserved:
+        """Also `suffix`, where the model has no tokens for it."""
+        yield from super().unserved_in(request, card, model)
+        if (
+            request.suffix
+            and card is not None
+            and (model.tokenizer.infill is None if model is not None else card.kind == "text")
+        ):
+            yield "suffix", f"`suffix`: the model {card.name!r} does not fill in text here"
 
     def check(self, request: CompletionRequest) -> None:
         """The prompts too: all of one kind, and not too many."""
@@ -87,7 +103,7 @@ class Completions(Generation[CompletionRequest]):
 
     def prompts(self, model: Model, request: CompletionRequest) -> Sequence[Prepared]:
         """Each prompt of the request."""
-        return model.prepare_prompts(request, prompts_of(request))
+        return model.prepare_prompts(request, prompts_of(request), request.suffix or "")
 
     def echo(self, request: CompletionRequest) -> Sequence[str]:
         """The prompts when the request wants them back, and has them as texts."""
@@ -99,6 +115,8 @@ class Completions(Generation[CompletionRequest]):
         request = cast("CompletionRequest", job.request)
         ids = [prompt for prompt in prompts_of(request) if isinstance(prompt, list)] if request.echo else []
         model = served.model
+        if request.suffix and model is None:
+            raise unsupported("suffix", f"`suffix`: the engine of model {served.card.name!r} takes one text")
         if ids and model is None:
             raise BadRequest(f"`echo` of token ids: model {served.card.name!r} takes text", param="echo")
         lowered = await super().lower(job, served)

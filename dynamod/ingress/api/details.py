@@ -7,7 +7,10 @@ from typing import Any
 
 import msgspec
 
+from dynamod.ingress.base import Logprob
 from dynamod.message.openai import ExtraField
+
+_LOWEST = -9999.0  # JSON has no minus infinity
 
 
 class RequestMetrics(msgspec.Struct, frozen=True):
@@ -23,6 +26,36 @@ class RequestMetrics(msgspec.Struct, frozen=True):
     queue_time_ms: float
     mean_itl_ms: float | None
     tokens_per_second: float | None
+
+
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """A token at a place of a prompt, in vLLM's form. `rank` 1: the best there; null: it is not among the best."""
+
+    logprob: float | None
+    rank: int | None
+    decoded_token: str
+
+
+def prompt_logprobs(
+    entries: Sequence[Logprob], ids: Sequence[Sequence[int]], top: int
+) -> list[dict[int, PromptLogprob] | None]:
+    """By token of the prompt, the token itself and the `top` best; null for the first one.
+
+    `ids`: of each token, and of its alternatives.
+    """
+    found: list[dict[int, PromptLogprob] | None] = []
+    for entry, (chosen, *others) in zip(entries, ids, strict=True):
+        ranks = {other: rank for rank, other in enumerate(others, 1)}
+        own = PromptLogprob(finite(entry.value), ranks.get(chosen), entry.token)
+        best = zip(others[:top], entry.top, strict=False)
+        rest = {other: PromptLogprob(finite(value), ranks[other], token) for other, (token, _, value) in best}
+        found.append(None if entry.value is None else {chosen: own} | rest)
+    return found
+
+
+def finite(value: float | None) -> float | None:
+    """A log probability that JSON can say."""
+    return value if value is None or value > _LOWEST else _LOWEST
 
 
 class Details:

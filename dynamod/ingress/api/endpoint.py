@@ -34,8 +34,8 @@ from dynamod.preprocess.parse import Parser
 from dynamod.preprocess.scan import LARGE
 
 from .response import ResponseWriter
-from .responses.store import ResponseStore
-from .unserved import Unserved, body_without, left_out
+from .responses.store import KeptResponses, ResponseStore
+from .unserved import Unserved, body_without, field_of, left_out
 
 if TYPE_CHECKING:
     from dynamod.ingress.batches.store import Store
@@ -47,10 +47,18 @@ def _store(settings: FrontendSettings) -> "Store":
     return Store(settings.batches_dir, settings.batches_limit)
 
 
+def _responses(settings: FrontendSettings) -> KeptResponses:
+    if not settings.responses_dir:
+        return ResponseStore(settings.responses_limit)
+    from .responses.shared import SharedResponses  # needs sqlite
+
+    return SharedResponses(settings.responses_dir, settings.responses_limit)
+
+
 class Frontend:
     """What the endpoints of one server share: settings, the backend, ids of jobs in progress, what is kept.
 
-    Raises UserError when the folder of batches cannot be used.
+    Raises UserError when the folder of batches or of responses cannot be used.
     """
 
     def __init__(self, settings: FrontendSettings, backend: Backend) -> None:
@@ -58,7 +66,7 @@ class Frontend:
         self.backend = backend
         self.ids: set[str] = set()
         self.bodies = BodyBudget(settings.bodies_limit, _trim)
-        self.responses = ResponseStore(settings.responses_limit)
+        self.responses = _responses(settings)
         self.batches = _store(settings) if settings.batches_dir else None
 
     def unused_id(self, wanted: str) -> str:
@@ -174,9 +182,10 @@ class BodyEndpoint(Endpoint, Generic[R]):
             asked = msgspec.structs.replace(asked, model=name)
         context.model = name
         if ignored is not None:
-            asked, more = left_out(asked, lambda request: self.unserved_in(request, card))
+            model = frontend.backend.model(name)
+            asked, more = left_out(asked, lambda request: self.unserved_in(request, card, model))
             if ignored := [*ignored, *more]:
-                context.metrics.unsupported_fields.update(ignored)
+                context.metrics.unsupported_fields.update(map(field_of, ignored))
                 body = await apart(body_without, body, ignored) if len(body) > LARGE else body_without(body, ignored)
         return await self.answer(frontend, context, asked, card, body)
 
@@ -199,8 +208,8 @@ class BodyEndpoint(Endpoint, Generic[R]):
         self.check(request)
         return request, unknown
 
-    def unserved_in(self, request: R, card: ModelCard | None = None) -> Unserved:
-        """Fields that would change the answer and are not served. `card`: the model's, once it is known."""
+    def unserved_in(self, request: R, card: ModelCard | None = None, model: Model | None = None) -> Unserved:
+        """Fields that would change the answer and are not served. `card`, `model`: once they are known."""
         return iter(())
 
     def check(self, request: R) -> None:

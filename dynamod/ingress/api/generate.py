@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import msgspec
@@ -29,17 +30,17 @@ from .unserved import Unserved
 
 G = TypeVar("G", bound=Common)
 _RULES = (
-    either(only(stream_options=(None,)), set_to("stream", True)),
+    either(only(stream=(None, False), stream_options=(None,)), set_to("stream", True, prompt_logprobs=(None,))),
     only(best_of=(None,)),
     either(only(min_tokens=(0, None)), only(max_tokens=(None,), max_completion_tokens=(None,))),
 )
-_LOWEST = -9999.0  # JSON has no minus infinity
 
 
 class Generation(EngineEndpoint[G]):
     """Answers with text: one choice or several, whole or streamed.
 
-    `kind`: the route's name for text engines. `unserved`: fields that would change the answer if they were served, with
+    `kind`: the route's name for text engines. `prompt_ids_in_choice`: what is said of a prompt is a member of its
+    choices, else of the whole answer. `unserved`: fields that would change the answer if they were served, with
     the values that would not.
     """
 
@@ -47,6 +48,7 @@ class Generation(EngineEndpoint[G]):
     kind: ClassVar[Literal["chat", "completion"]]
     id_prefix: ClassVar[str]
     chunk_object: ClassVar[str]
+    prompt_ids_in_choice: ClassVar[bool]
     unserved: ClassVar[dict[str, tuple[Any, ...]]] = {
         "use_beam_search": (False,),
         "length_penalty": (1,),
@@ -56,8 +58,6 @@ class Generation(EngineEndpoint[G]):
         "thinking_token_budget": (),
         "regex": (),
         "ebnf": (),
-        "prompt_logprobs": (),
-        "return_token_ids": (False,),
     }
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -65,12 +65,14 @@ class Generation(EngineEndpoint[G]):
         harmless = only(**{name: (None, *values) for name, values in cls.unserved.items()})
         cls.rules = (harmless, *_RULES, *cls.rules)
 
-    def unserved_in(self, request: G, card: ModelCard | None = None) -> Unserved:
+    def unserved_in(self, request: G, card: ModelCard | None = None, model: Model | None = None) -> Unserved:
         """By the values of the fields and, where the model is known, by what its engine can do."""
         for name, harmless in self.unserved.items():
             value = getattr(request, name)
             if value is not None and value not in harmless:
                 yield name, f"`{name}` is not served"
+        if request.prompt_logprobs is not None and request.stream:
+            yield "prompt_logprobs", "`prompt_logprobs` with `stream` is not served"
         if request.best_of is not None and request.best_of != (request.n or 1):
             yield "best_of", "`best_of` other than `n` is not served"
         if request.nvext is not None and request.nvext.max_thinking_tokens is not None:
@@ -144,12 +146,19 @@ class Generation(EngineEndpoint[G]):
             if grammar is not None:
                 grammar, parser = self.beside_form(request, served, (), grammar, parser)
             return lower_text(job, request, served, self.kind, parser, bodies, grammar)
-        prompts = await apart(self.prompts, model, request) if large else self.prompts(model, request)
+        prompts = await apart(self._prompts, served, model, request) if large else self._prompts(served, model, request)
         parser = self.parser(request, served)
         grammar = await served.grammar(request)
         if grammar is not None:
             grammar, parser = self.beside_form(request, served, prompts, grammar, parser)
         return await lower_tokens(job, request, served, prompts, parser=parser, grammar=grammar)
+
+    def _prompts(self, served: Served, model: Model, request: G) -> Sequence[Prepared]:
+        started = perf_counter()
+        found = self.prompts(model, request)
+        if served.times is not None and found[0].param == "messages" and not found[0].ids:
+            served.times.template.observe(perf_counter() - started)
+        return found
 
     def writer(
         self, request: G, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
@@ -158,8 +167,3 @@ class Generation(EngineEndpoint[G]):
         if request.stream:
             return StreamWriter(self, request, job.id, context.begun, meter, settings, context.request.version)
         return UnaryWriter(self, request, job.id, context.begun, meter, settings)
-
-
-def finite(value: float | None) -> float | None:
-    """A log probability that JSON can say."""
-    return value if value is None or value > _LOWEST else _LOWEST

@@ -46,7 +46,7 @@ def document(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[
         if settings.guarded:
             operation["security"] = [{"key": []}, {"header": []}]
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
-    for path in ("/health", "/openapi.json", "/metrics") if settings.guarded and settings.guard_status else ():
+    for path in ("/health", "/openapi.json", "/docs", "/metrics") if settings.guarded and settings.guard_status else ():
         paths[path]["get"]["security"] = [{"key": []}, {"header": []}]
     for path, methods in paths.items():
         for method, operation in methods.items():
@@ -108,6 +108,7 @@ def _server_paths() -> dict[str, Any]:
         "/health": get("Whether anybody can do work", _json("Health"), "503"),
         "/live": get("Whether the process answers", _json("Live")),
         "/openapi.json": get("This document", {"application/json": {"schema": {"type": "object"}}}),
+        "/docs": get("This document as a page", {"text/html": {"schema": _TEXT}}),
         "/metrics": get("Prometheus metrics", {"text/plain": {"schema": _TEXT}}),
     }
 

@@ -82,6 +82,8 @@ class ResponseWriter(ResponseSink, ABC):
         self._echo = echo
         self._unfinished = 0
         self._prompt_tokens: dict[int, int] = {}  # as engines said at the end, by prompt
+        self.prompt_ids: Sequence[Sequence[int]] = ()
+        self.answer_ids: Sequence[Sequence[int]] = ()
         self.changed = asyncio.Event()  # set when whoever waits has something to do
 
     @abstractmethod
@@ -121,12 +123,20 @@ class ResponseWriter(ResponseSink, ABC):
         """As those that a request says as texts."""
         self._echo = texts
 
-    def prompt_logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
-        """They stand before those of the answer, as the prompt's text stands before its text."""
+    def recorded(self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> None:
+        """Kept as they are: the lists of the answers grow."""
+        self.prompt_ids, self.answer_ids = prompts, answers
+
+    def prompt_logprobs(self, index: int, entries: tuple[Logprob, ...], ids: Sequence[Sequence[int]]) -> None:
+        """Where the prompt's text stands before that of the answer, they stand before those of the answer."""
         choice = self.choices[index] if self.open else None
         if choice is not None and not choice.scored:
             choice.scored = True
-            choice.entries[:0] = entries
+            self._scored(choice, entries, ids)
+
+    def _scored(self, choice: Choice, entries: tuple[Logprob, ...], ids: Sequence[Sequence[int]]) -> None:
+        """The log probabilities of a choice's prompt have come."""
+        choice.entries[:0] = entries
 
     def placed(self, index: int, worker: int | None, prefill: int | None = None) -> None:
         """Of several choices the first counts."""

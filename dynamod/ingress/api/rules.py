@@ -23,9 +23,9 @@ def only(**values: tuple[Any, ...]) -> Schema:
     return {"properties": {name: {"enum": [*allowed]} for name, allowed in values.items()}}
 
 
-def set_to(name: str, value: Any) -> Schema:
-    """The field is there and has this value."""
-    return {"properties": {name: {"const": value}}, "required": [name]}
+def set_to(name: str, value: Any, **others: tuple[Any, ...]) -> Schema:
+    """The field is there and has this value; of the others each is one of its values, when it is there."""
+    return {"properties": {name: {"const": value}, **only(**others)["properties"]}, "required": [name]}
 
 
 def either(*rules: Schema) -> Schema:

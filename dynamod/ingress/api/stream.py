@@ -1,7 +1,7 @@
 """The streamed answer: each delta becomes a frame and leaves in the same call, unless the client is slow."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import HttpVersion, HttpVersion11, web
@@ -50,6 +50,7 @@ class StreamWriter(ResponseWriter):
             form, request_id, request.model, int(time.time()), chunked=chunked, usage_null=self._usage
         )
         self.events = EventStream(self._frames)
+        self._given: dict[int, int] = {}  # ids sent, by choice, where the client wants them
         self._ready: list[bytes] = []
         self._commented = False
         self._dirty: dict[int, Choice] = {}  # choices with text that may go
@@ -109,7 +110,7 @@ class StreamWriter(ResponseWriter):
 
     def take(self) -> bytes:
         """Everything that is ready, with the text of each choice as one frame."""
-        streaming = self.events.transport is not None and not self._usage_each
+        streaming = self.events.transport is not None and not (self._usage_each or self.answer_ids)
         for choice in self._dirty.values():
             self._seal(choice)
             choice.direct = streaming and bool(choice.prefix)
@@ -164,7 +165,7 @@ class StreamWriter(ResponseWriter):
         choice.held.clear()
         first = not choice.prefix
         choice.prefix = self._frames.prefix(choice.index, first=False) if first else choice.prefix
-        if not (choice.entries or self._usage_each):
+        if not (choice.entries or self._usage_each or self.answer_ids):
             prefix = self._frames.prefix(choice.index, first=True) if first else choice.prefix
             self._ready.append(self._frames.text(prefix, text))
             return
@@ -182,7 +183,21 @@ class StreamWriter(ResponseWriter):
         if self._usage_each:
             usage = self.usage(sum(other.tokens for other in self.choices))
         whole = {"index": choice.index, **members, "logprobs": logprobs, "finish_reason": reason}
-        return self._frames.chunk(whole, usage, nvext)
+        if not self.answer_ids:
+            return self._frames.chunk(whole, usage, nvext)
+        return self._frames.chunk(whole, usage, nvext, prompt_ids=self._add_ids(choice, whole))
+
+    def _add_ids(self, choice: Choice, whole: dict[str, Any]) -> Sequence[int] | None:
+        """Those of the answer that have come since the last chunk, in the choice; the prompt's, if not there."""
+        index = choice.index
+        given, ids = self._given.get(index), self.answer_ids[index]
+        whole["token_ids"] = ids[given or 0 :]
+        self._given[index] = len(ids)
+        prompt = self.prompt_ids[index // self._samples]
+        if self._form.prompt_ids_in_choice:
+            whole["prompt_token_ids"] = prompt if given is None else None
+            return None
+        return prompt if len(self._given) == 1 and given is None else None
 
     def _take_logprobs(self, choice: Choice) -> dict[str, Any] | None:
         entries = choice.entries

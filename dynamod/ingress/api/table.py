@@ -20,6 +20,7 @@ from .batches import Batches, CancelBatch, CreateBatch, OneBatch
 from .chat import ChatCompletions
 from .completions import Completions
 from .detokenize import Detokenize
+from .docs import HEADERS, page
 from .embeddings import Embeddings
 from .endpoint import BodyEndpoint, Endpoint, Frontend
 from .files import DeleteFile, FileContent, Files, OneFile, Upload
@@ -91,13 +92,23 @@ def make_server(
     async def openapi(_context: RequestContext) -> web.Response:
         return json_response(described())
 
-    server = Server(settings, [*routes, Route("GET", "/openapi.json", openapi)], backend.health, collect)
+    @cache
+    def drawn() -> bytes:
+        return page(described()).encode()
+
+    async def docs(_context: RequestContext) -> web.Response:
+        return web.Response(body=drawn(), headers=HEADERS, content_type="text/html", charset="utf-8")
+
+    routes += [Route("GET", "/openapi.json", openapi), Route("GET", "/docs", docs)]
+    server = Server(settings, routes, backend.health, collect)
     if frontend.batches is not None:
         from dynamod.ingress.batches.ask import Asker  # a frontend without batches starts sooner
+        from dynamod.ingress.batches.metrics import families
         from dynamod.ingress.batches.runner import Runner
 
         asked = {one.path: one for one in endpoints if one.path in URLS and isinstance(one, BodyEndpoint)}
         asker = Asker(frontend, server.keys, server.metrics, asked)
         runner = Runner(frontend.batches, asker, settings.batches_inflight, settings.body_limit)
         server.background.append(runner.run)
+        server.collectors.append(partial(families, frontend.batches, runner.answered, server.metrics.prefix))
     return server

@@ -1,7 +1,8 @@
 """The answer in one piece: the same calls, folded."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,8 +11,10 @@ from aiohttp import web
 from dynamod.http.errors import printable
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.base import Logprob
 from dynamod.message.openai import Common
 
+from .details import PromptLogprob, prompt_logprobs
 from .response import Choice, ResponseWriter, named
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ class UnaryWriter(ResponseWriter):
         self._head = {"id": form.id_prefix + request_id, "created": int(time.time()), "model": request.model}
         self._extra: dict[int, dict[str, Any]] = {}  # by choice: what chunks of text engines said beside content
         self._logprobs: dict[int, Any] = {}
+        self._request, self._scores = request, dict[int, list[dict[int, PromptLogprob] | None]]()
         self._nvext: Any = msgspec.UNSET  # the answer to a question for the instance
         self._extra_fields, self._metrics = request.extra_fields, settings.per_request_metrics
 
@@ -62,7 +66,23 @@ class UnaryWriter(ResponseWriter):
             nvext = {**(nvext or {}), **self.details.extra(self._extra_fields, self.first)}
         metrics = self.request_metrics() if self._metrics else msgspec.UNSET
         assert self._form.response is not None
-        return self._form.response(**self._head, choices=choices, usage=usage, nvext=nvext, metrics=metrics)
+        found = self._form.response(**self._head, choices=choices, usage=usage, nvext=nvext, metrics=metrics)
+        for choice in self.choices if self.answer_ids or self._scores else ():
+            index = choice.index
+            holder: Any = found if not self._form.prompt_ids_in_choice else choices[index]
+            if self.answer_ids:
+                choices[index].token_ids = self.answer_ids[index]  # type: ignore[attr-defined]
+                holder.prompt_token_ids = self.prompt_ids[index // self._samples]
+            if index in self._scores:
+                holder.prompt_logprobs = self._scores[index]
+        return found
+
+    def _scored(self, choice: Choice, entries: tuple[Logprob, ...], ids: Sequence[Sequence[int]]) -> None:
+        request = self._request
+        if request.prompt_logprobs is not None:
+            self._scores[choice.index] = prompt_logprobs(entries, ids, request.prompt_logprobs)
+        if self._form.echo(request) and (most := request.alternatives) is not None:
+            super()._scored(choice, tuple([replace(entry, top=entry.top[:most]) for entry in entries]), ids)
 
     def _whole(self, choice: Choice) -> msgspec.Struct:
         index, entries = choice.index, choice.entries

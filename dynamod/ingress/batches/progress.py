@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
@@ -9,20 +10,24 @@ from types import TracebackType
 from typing import Any, Self
 
 from .lines import write_row
+from .metrics import COMPLETED, FAILED
 from .records import BatchRecord, Counts
 from .store import Store
 
 
 class Progress:
-    """The files of one batch, open. Context manager; raises OSError. `done`: numbers of the lines that are answered."""
+    """The files of one batch, open. Context manager; raises OSError. `done`: numbers of the lines that are answered.
 
-    def __init__(self, store: Store, record: BatchRecord) -> None:
+    `answered`: counts those that are written here, of all batches.
+    """
+
+    def __init__(self, store: Store, record: BatchRecord, answered: Counter[str]) -> None:
         self._paths = store.data(record.output), store.data(record.error)
         self._create = store.create
         self._prefix = f"batch_req_{record.batch.id.removeprefix('batch_')}_"
         self._stack = ExitStack()
         self._files: list[FileIO] = []
-        self.counts = Counts()
+        self.counts, self._answered = Counts(), answered
         self.done: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -43,6 +48,7 @@ class Progress:
         """Add the answer to a line, which stands in its file when this returns. Raises OSError."""
         write_row(self._files[not good], row)
         self.done.add(number)
+        self._answered[COMPLETED if good else FAILED] += 1
         if good:
             self.counts.completed += 1
         else:

@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator
 from io import FileIO
@@ -17,7 +16,8 @@ from typing import TypeVar
 
 import msgspec
 
-from dynamod.message.errors import NotFound, RequestError, TooLarge, UserError
+from dynamod.ingress.own_folder import own_folder
+from dynamod.message.errors import NotFound, RequestError, TooLarge
 
 from .records import ENDED, BatchRecord, FileObject, FileRecord, gone
 
@@ -51,16 +51,8 @@ class Store:
     def __init__(self, folder: str, limit: int) -> None:
         self.limit = limit
         self._ended: set[str] = set()  # batches that need no more looks
-        root = Path(folder).expanduser()
+        root = own_folder(folder, "batches_dir", "files", "batches")
         self._files, self._batches = root / "files", root / "batches"
-        try:
-            for path in (root, self._files, self._batches):
-                path.mkdir(mode=0o700, parents=path is root, exist_ok=True)
-                facts = path.lstat() if path is not root else path.stat()
-                if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
-                    raise UserError(f"batches_dir: others may use {path}", "choose a folder of mode 0700 of your own")
-        except OSError as error:
-            raise UserError(f"batches_dir: {error.filename}: {error.strerror}", "choose another folder") from None
 
     def used(self) -> int:
         """Bytes of all files, those that are being written too."""
@@ -168,6 +160,10 @@ class Store:
         names = {entry.name[:-5] for entry in os.scandir(self._batches) if entry.name.endswith(".json")}
         self._ended &= names
         return [found for name in names - self._ended if (found := self.unended(name)) is not None]
+
+    def open(self) -> int:
+        """Batches of everybody that have not ended."""
+        return len(self.unfinished())
 
     def unended(self, name: str) -> BatchRecord | None:
         """As it is on disk; None: it has ended, or is gone."""

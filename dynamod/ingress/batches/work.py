@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -34,13 +35,20 @@ YIELD = 200
 class Work:
     """`await Work(...).run()` ends with the batch. `at_once`: requests of all batches of this process together.
 
-    `longest`: bytes of a line.
+    `longest`: bytes of a line. `answered`: counts lines of all batches.
     """
 
     def __init__(
-        self, store: Store, record: BatchRecord, asker: Asker, at_once: asyncio.Semaphore, width: int, longest: int
+        self,
+        store: Store,
+        record: BatchRecord,
+        asker: Asker,
+        at_once: asyncio.Semaphore,
+        width: int,
+        longest: int,
+        answered: Counter[str],
     ) -> None:
-        self._store, self._record, self._asker = store, record, asker
+        self._store, self._record, self._asker, self._answered = store, record, asker, answered
         self._at_once, self._width, self._longest = at_once, width, longest
         self._input: Input | None = None
         self._progress: Progress | None = None
@@ -125,7 +133,7 @@ class Work:
         store, record, batch = self._store, self._record, self._record.batch
         self._asker.check_owner(record.owner)
         found = await asyncio.to_thread(read_input, store.data(batch.input_file_id), (batch.endpoint,), self._longest)
-        progress = Progress(store, record)
+        progress = Progress(store, record, self._answered)
         await asyncio.to_thread(stack.enter_context, progress)
         self._input, self._progress = found, progress
         if found.mistakes:

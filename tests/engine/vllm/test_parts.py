@@ -1,6 +1,8 @@
 """What is decided without vLLM: arguments, requests, logprobs, addresses."""
 
 import argparse
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +13,10 @@ from dynamod.engine.adapter.arguments import listened
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import ENGINES, require_installed
 from dynamod.engine.vllm.arguments import NAMES, config_paths, defaults, leader
+from dynamod.engine.vllm.engine import Vllm
 from dynamod.engine.vllm.request import logprobs, prompt_logprobs, sampling
 from dynamod.message import tokens
-from dynamod.message.errors import UserError
+from dynamod.message.errors import EngineFailed, UserError
 from dynamod.message.worker import Generate, Sampling, Stops
 
 KNOWN = ("model", "max_model_len", "block_size", "tensor_parallel_size", "dtype", "tokenizer", "hf_config_path")
@@ -171,3 +174,43 @@ def test_vllm_is_installed_where_the_worker_runs(monkeypatch: pytest.MonkeyPatch
     assert "engine 'vllm' needs the package 'vllm_not_here'; in an environment of its own: PYTHON -m pip inst" in line
     assert "install 'dynamod-llm[vllm]==" in line
     assert line.endswith("name that PYTHON with --python")
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_texts_end_with_the_one_that_fails_or_with_their_client_vllm_replaced(leaves: bool) -> None:
+    begun: list[str] = []
+    ended: list[str] = []
+
+    async def encode(_prompt: Any, _params: Any, name: str) -> AsyncIterator[Any]:
+        begun.append(name)
+        try:
+            if len(begun) == 3 and not leaves:
+                raise EngineFailed("no vector")
+            await asyncio.Event().wait()
+            yield
+        finally:
+            ended.append(name)
+
+    engine = object.__new__(Vllm)
+    made: Any = engine
+    made._dead = made._full = made._refused = ()
+    made._llm, made._pooling_params, made._prompt = SimpleNamespace(encode=encode), lambda **_: None, lambda ids: ids
+    work = asyncio.ensure_future(engine.vectors_of("r", [[1], [2], [3]]))
+    if leaves:
+        while len(begun) < 3:  # noqa: ASYNC110 - three turns of the loop
+            await asyncio.sleep(0)
+        work.cancel()
+    async with asyncio.timeout(10):
+        with pytest.raises(asyncio.CancelledError if leaves else EngineFailed):
+            await work
+    assert sorted(ended) == sorted(begun) == ["r.0", "r.1", "r.2"]
+
+
+async def test_vectors_come_in_the_order_of_the_texts_vllm_replaced() -> None:
+    async def encode(prompt: Any, _params: Any, _name: str) -> AsyncIterator[Any]:
+        await asyncio.sleep(0)
+        yield SimpleNamespace(outputs=SimpleNamespace(data=SimpleNamespace(tolist=lambda: [float(prompt[0])])))
+
+    engine: Any = object.__new__(Vllm)
+    engine._llm, engine._pooling_params, engine._prompt = SimpleNamespace(encode=encode), lambda **_: None, list
+    assert await engine.vectors_of("r", [[2], [1]]) == [[2.0], [1.0]]

@@ -248,7 +248,10 @@ class Client:
     def echoed(self, texts: Sequence[str]) -> None:
         raise AssertionError
 
-    def prompt_logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
+    def recorded(self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> None:
+        raise AssertionError
+
+    def prompt_logprobs(self, index: int, entries: tuple[Logprob, ...], ids: Sequence[Sequence[int]]) -> None:
         raise AssertionError
 
     def counted(self, index: int, *, cached_tokens: int | None = None, reasoning_tokens: int | None = None) -> None:

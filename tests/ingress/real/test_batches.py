@@ -248,6 +248,33 @@ async def test_keys_see_what_is_theirs(house: Any, serve: Any, words: Any, until
     assert "secret" not in "".join(path.read_text() for path in folder.rglob("*.json"))
 
 
+async def metrics_of(url: str) -> dict[str, float]:
+    async with aiohttp.ClientSession(url) as session, session.get("/metrics") as response:
+        rows = [row.rpartition(" ") for row in (await response.text()).splitlines()]
+    return {
+        name.removeprefix("dynamo_frontend_"): float(value)
+        for name, _, value in rows
+        if "_batch" in name and "# " not in name
+    }
+
+
+async def test_metrics_of_batches(url: str, house: Any, folder: Path) -> None:
+    done, failed = 'batch_requests_total{status="completed"}', 'batch_requests_total{status="failed"}'
+    assert await metrics_of(url) == {"batches_open": 0, "batch_files_bytes": 0, done: 0, failed: 0}
+    async with client_of(url) as client:
+        batch = await ended(client, (await begun(client, [line("a"), line("b"), line("c", n=1000)])).id)
+        assert (batch.request_counts.completed, batch.request_counts.failed) == (2, 1)
+        found = await metrics_of(url)
+        size = sum(path.stat().st_size for path in (folder / "files").glob("*.data"))
+        assert found == {"batches_open": 0, "batch_files_bytes": size, done: 2, failed: 1}
+        house.leave(house.members[0])
+        waiting = await begun(client, [line("d")])
+        assert (await metrics_of(url))["batches_open"] == 1
+        await client.batches.cancel(waiting.id)
+        await ended(client, waiting.id)
+        assert (await metrics_of(url))["batches_open"] == 0
+
+
 async def test_two_frontends_share_a_folder_and_its_bounds(
     house: Any, serve: Any, words: Any, until: Any, folder: Path
 ) -> None:

@@ -3,9 +3,14 @@
 import asyncio
 import http.client
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dynamod import sample
+from dynamod.engine.base import EngineOptions
 
 PATH = "/v1/completions"
 
@@ -84,3 +89,39 @@ async def test_the_limit_is_the_operators_choice(house: Any, serve: Any, until: 
         chat = {"model": "sample", "messages": [{"role": "user", "content": "word " * 50}]}
         async with session.post(url + "/v1/chat/completions", json=chat) as answer:
             assert (await answer.json())["usage"]["completion_tokens"] > 50, "chats have no such limit"
+
+
+async def test_a_suffix_where_the_model_fills_in(
+    house: Any, serve: Any, until: Any, words: Any, tmp_path: Path
+) -> None:
+    """echo_core says the prompt again, whose markers are special tokens."""
+    import aiohttp
+
+    folder = tmp_path / "coder"
+    shutil.copytree(Path(sample.__file__).parent / "hf", folder)
+    description = json.loads((folder / "tokenizer.json").read_text())
+    form = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    for index, name in enumerate(("prefix", "suffix", "middle"), 1024):
+        description["added_tokens"].append({"id": index, "content": f"<|fim_{name}|>", **form})
+    (folder / "tokenizer.json").write_text(json.dumps(description))
+    await house.start()
+    await house.worker(lambda options, spawn: words.EchoCore(EngineOptions("coder", folder), spawn), "coder")
+    await house.worker(words.EchoCore, "sample")
+    await until(lambda: len(house.processor.cards) == 2)
+    body = {"prompt": ["def f(", "x ="], "suffix": "): pass", "max_tokens": 50}
+    strict, lax = await serve(), await serve(ignore_unsupported_fields=True)
+    async with aiohttp.ClientSession() as session:
+
+        async def ask(url: str, model: str) -> tuple[int, Any]:
+            async with session.post(url + PATH, json=body | {"model": model}) as answer:
+                return answer.status, await answer.json()
+
+        for url in (strict, lax):
+            status, answer = await ask(url, "coder")
+            assert (status, [one["text"] for one in answer["choices"]]) == (200, ["def f(): pass", "x =): pass"])
+        status, answer = await ask(strict, "sample")
+        assert (status, answer["error"]["param"], answer["error"]["code"]) == (400, "suffix", "unsupported_parameter")
+        status, answer = await ask(lax, "sample")
+        assert (status, [one["text"] for one in answer["choices"]]) == (200, ["def f(", "x ="])
+        async with session.get(f"{lax}/metrics") as found:
+            assert 'dynamo_frontend_unsupported_fields_total{field="suffix"} 1.0' in await found.text()

@@ -308,6 +308,26 @@ async def test_every_policy_places_groups(house, serve, mode: str) -> None:
         assert sum(len(request.inputs) for request in house.members[1].engine.asked) == asked[1] + 64
 
 
+async def test_many_short_inputs_are_tokenised_in_a_thread(client, house, monkeypatch) -> None:
+    """As many long ones are: each takes some microseconds however short it is."""
+    await house.worker(Pairs, "pairs")
+    await loaded(house, 2)
+    threads: list[Any] = []
+    to_thread = asyncio.to_thread
+
+    async def counted(work: Any, *arguments: Any, **words: Any) -> Any:
+        if work in (embedding._encoded, embedding.framed):
+            threads.append(work)
+        return await to_thread(work, *arguments, **words)
+
+    monkeypatch.setattr(embedding.asyncio, "to_thread", counted)
+    for count, threaded in ((8, 0), (2048, 1)):
+        answer = await client.embeddings.create(model="sample", input=["x"] * count)
+        assert (len(answer.data), len(threads)) == (count, threaded)
+        status, found = await client.raw("rerank", model="pairs", query="x", documents=["y"] * count)
+        assert (status, len(found["results"]), len(threads)) == (200, count, 3 * threaded)
+
+
 async def test_a_pair_that_is_too_long_is_not_written_out_for_all(client, house) -> None:
     """The query stands in each pair: all of these would have a thousand times its tokens."""
     await house.worker(Pairs, "pairs")

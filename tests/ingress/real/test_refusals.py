@@ -42,7 +42,6 @@ FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("truncate_prompt_tokens", {"truncate_prompt_tokens": 5}),
     ("thinking_token_budget", {"thinking_token_budget": 5}),
     ("prompt_logprobs", {"prompt_logprobs": 0}),
-    ("return_token_ids", {"return_token_ids": True}),
     ("nvext.max_thinking_tokens", {"nvext": {"max_thinking_tokens": 5}}),
 ]
 OF_CHATS: list[tuple[str, dict[str, Any]]] = [
@@ -128,7 +127,8 @@ def test_what_is_not_served_is_refused_by_name(
     status, answer = post(real.port, path, body_of(path, model, fields))
     assert (status, answer["error"]["param"], answer["error"]["code"]) == (400, name, UNSUPPORTED), answer
     assert name in answer["error"]["message"]
-    assert post(real.port, path, body_of(path, model, fields | {"stream": True})) == (400, answer)
+    streamed, other = post(real.port, path, body_of(path, model, fields | {"stream": True}))
+    assert (streamed, other["error"]["param"], other["error"]["code"]) == (400, name, UNSUPPORTED), other
 
 
 @pytest.mark.parametrize("model", ["sample", "text"])
@@ -187,3 +187,63 @@ async def test_an_operator_may_have_them_left_out(house: Any, serve: Any, until:
         assert (await waiting)[0] == 200
     sent = json.loads(text.engine.requests[0].body)
     assert sent == {**body_of(CHAT, "text", {"nvext": {"top_k": 3}, "user": "me"})}, "the engine reads the rest alone"
+
+
+OF_OTHERS: list[tuple[str, str, dict[str, Any]]] = [
+    ("/v1/responses", "background", {"background": True}),
+    ("/v1/responses", "top_logprobs", {"top_logprobs": 2}),
+    ("/v1/responses", "include", {"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]}),
+    ("/v1/responses", "text.verbosity", {"text": {"verbosity": "low"}}),
+    ("/v1/responses", "text.format", {"text": {"format": {"type": "json_object"}, "verbosity": "medium"}}),
+    ("/v1/messages", "mcp_servers", {"mcp_servers": [{"type": "url"}]}),
+    ("/v1/messages", "compaction", {"compaction": {"type": "auto"}}),
+    ("/v1/messages", "output_format", {"output_format": {"type": "json_schema", "schema": {}}}),
+    ("/v1/messages", "output_config.format", {"output_config": {"format": {"type": "json_schema", "schema": {}}}}),
+]
+HELD: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/responses", {"conversation": "c"}),
+    ("/v1/responses", {"prompt": {"id": "p"}}),
+    ("/v1/responses", {"tools": [{"type": "web_search"}]}),
+    ("/v1/messages", {"thread": {"type": "create"}}),
+]
+
+
+async def test_an_operator_may_have_them_left_out_of_other_apis(house: Any, serve: Any, until: Any, words: Any) -> None:
+    import aiohttp
+
+    await house.start()
+    await house.worker(words.Seen)
+    text = await house.worker(words.Manual, "text")
+    await until(lambda: len(house.processor.cards) == 2)
+    strict, lax = await serve(), await serve(ignore_unsupported_fields=True)
+    asked = {
+        "/v1/responses": {"input": "hi", "max_output_tokens": 2},
+        "/v1/messages": {"messages": [USER], "max_tokens": 2},
+    }
+    async with aiohttp.ClientSession() as session:
+
+        async def ask(url: str, path: str, fields: dict[str, Any], model: str = "sample") -> tuple[int, Any]:
+            async with session.post(url + path, json={"model": model, **asked[path], **fields}) as answer:
+                return answer.status, await answer.json()
+
+        for path, name, fields in OF_OTHERS:
+            assert (await ask(strict, path, fields))[0] == 400, name
+            status, answer = await ask(lax, path, fields)
+            assert status == 200, (name, answer)
+        for path, fields in HELD:
+            assert (await ask(lax, path, fields))[0] == 400, "it would be another conversation"
+        async with session.get(f"{lax}/metrics") as found:
+            counted = await found.text()
+        for _, name, _ in OF_OTHERS:
+            assert f'dynamo_frontend_unsupported_fields_total{{field="{name}"}} 1.0' in counted
+        many = ["message.output_text.logprobs"] * 20_000
+        assert (await ask(lax, "/v1/responses", {"include": many}))[0] == 200, "at once"
+        fields = {
+            "include": ["message.output_text.logprobs", "reasoning.encrypted_content"],
+            "text": {"verbosity": "high"},
+        }
+        waiting = asyncio.ensure_future(ask(lax, "/v1/responses", fields, "text"))
+        await until(lambda: text.engine.requests)
+        text.engine.replies[0].text("ok", 1, "stop", 1)
+        assert (await waiting)[0] == 200
+    assert json.loads(text.engine.requests[0].body).keys() <= {"model", "messages", "max_completion_tokens", "stream"}

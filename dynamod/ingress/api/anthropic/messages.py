@@ -12,16 +12,18 @@ from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import BodyEndpoint, EngineEndpoint, Frontend
 from dynamod.ingress.api.response import ResponseWriter
 from dynamod.ingress.api.translated import TranslatedChat, count_tokens
+from dynamod.ingress.api.unserved import Unserved
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
 from dynamod.message.anthropic import Conversation, CountTokensRequest, MessagesRequest
 from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ChatRequest
+from dynamod.preprocess.model import Model
 from dynamod.preprocess.scan import LARGE
 
 from .errors import ANTHROPIC
 from .stream import MessageStreamWriter
-from .translate import check, to_chat
+from .translate import check, to_chat, unserved
 from .unary import MessageUnaryWriter
 from .writer import MessagesResponse
 
@@ -42,6 +44,10 @@ class ConversationEndpoint(BodyEndpoint[R]):
             ]
         },
     )
+
+    def unserved_in(self, request: R, card: ModelCard | None = None, model: Model | None = None) -> Unserved:
+        """What an operator may have left out; what the conversation consists of stays refused."""
+        return unserved(request, card)
 
     def check(self, request: R) -> None:
         """Its blocks too."""

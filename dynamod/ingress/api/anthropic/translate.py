@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dynamod.ingress.api.translated import content_of, joined
+from dynamod.ingress.api.unserved import Unserved
 from dynamod.message.anthropic import (
     AssistantTurn,
     Conversation,
@@ -23,6 +24,7 @@ from dynamod.message.anthropic import (
     ToolUseBlock,
     UserTurn,
 )
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, EngineFields, Function, Message, ResponseFormat, ToolCall
 
@@ -31,6 +33,20 @@ from .errors import NO_THREADS
 _PREAMBLE = re.compile(r"\s*x-anthropic-billing-header:[^\n]*\n*", re.IGNORECASE)
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _SAME = tuple(name for name in EngineFields.__struct_fields__ if name != "metadata")
+
+
+def unserved(request: Conversation, card: ModelCard | None = None) -> Unserved:
+    """Fields that would change the answer and are not served, which an operator may have left out."""
+    if request.mcp_servers:
+        yield "mcp_servers", "`mcp_servers` are not served: give their tools in `tools`"
+    if request.compaction is not None and isinstance(request, MessagesRequest):
+        yield "compaction", "`compaction` is not served: ask for a summary in `messages`"
+    if card is not None and not card.capabilities.grammars:
+        config, why = request.output_config, f"the engine of model {card.name!r} has no grammars."
+        if config is not None and config.format is not None:
+            yield "output_config.format", f"`output_config.format`: {why}"
+        if request.output_format is not None:
+            yield "output_format", f"`output_format`: {why}"
 
 
 def check(request: Conversation) -> None:
@@ -47,13 +63,11 @@ def check(request: Conversation) -> None:
         raise BadRequest("`tool_choice.name` is required", param="tool_choice.name")
     if choice is not None and choice.type in ("any", "tool") and not request.tools:
         raise BadRequest(f"`tool_choice` {choice.type!r} needs `tools`", param="tool_choice")
-    if request.mcp_servers:
-        raise unsupported("mcp_servers", "`mcp_servers` are not served: give their tools in `tools`")
     if request.thread is not None:
         text = "`thread` is not served, conversations are not held here: send all `messages` without it"
         raise BadRequest(text, param="thread", code=NO_THREADS)
-    if request.compaction is not None and isinstance(request, MessagesRequest):
-        raise unsupported("compaction", "`compaction` is not served: ask for a summary in `messages`")
+    for path, why in unserved(request):
+        raise unsupported(path, why)
 
 
 def _check_block(block: Any, where: str) -> None:

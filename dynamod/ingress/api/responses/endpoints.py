@@ -13,18 +13,20 @@ from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import BodyEndpoint, EngineEndpoint, Frontend
 from dynamod.ingress.api.response import ResponseWriter
 from dynamod.ingress.api.translated import TranslatedChat, count_tokens
+from dynamod.ingress.api.unserved import Unserved
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.message.responses import ResponsesRequest
+from dynamod.preprocess.model import Model
 from dynamod.preprocess.scan import LARGE
 
 from .items import SEALED, as_input, items_of, resolved
 from .kept import GONE
-from .store import ResponseStore, StoredResponse
-from .translate import check, input_messages, to_chat
+from .store import KeptResponses, StoredResponse
+from .translate import check, input_messages, to_chat, unserved
 from .values import ResponseObject, begun, message_of
 from .writer import ResponseStreamWriter, ResponseUnaryWriter
 
@@ -34,6 +36,12 @@ class InputEndpoint(BodyEndpoint[ResponsesRequest]):
 
     request = ResponsesRequest
     model_type = "chat"
+
+    def unserved_in(
+        self, request: ResponsesRequest, card: ModelCard | None = None, model: Model | None = None
+    ) -> Unserved:
+        """What an operator may have left out; what the conversation consists of stays refused."""
+        return unserved(request, card)
 
     def check(self, request: ResponsesRequest) -> None:
         """Its items too."""
@@ -45,11 +53,14 @@ class InputEndpoint(BodyEndpoint[ResponsesRequest]):
         return await apart(to_chat, asked, history) if size > LARGE else to_chat(asked, history)
 
     @staticmethod
-    def whole(frontend: Frontend, asked: ResponsesRequest) -> tuple[ResponsesRequest, StoredResponse | None]:
-        """The request with the items that it refers to, and the response that it goes on from. Raises NotFound."""
-        asked = resolved(asked, frontend.responses.item)
+    async def whole(frontend: Frontend, asked: ResponsesRequest) -> tuple[ResponsesRequest, StoredResponse | None]:
+        """The request with the items that it refers to, and the response that it goes on from.
+
+        Raises NotFound, Overloaded.
+        """
+        asked = await resolved(asked, frontend.responses)
         name = asked.previous_response_id
-        previous = frontend.responses.get(name) if name is not None else None
+        previous = await frontend.responses.get(name) if name is not None else None
         if name is not None and previous is None:
             field, code = "previous_response_id", "previous_response_not_found"
             raise NotFound(GONE.format(name[:200]), param=field, code=code)
@@ -75,7 +86,7 @@ class InputTokens(InputEndpoint):
     ) -> web.Response:
         """The tokenizer's count. Raises NotFound, TooLarge."""
         model = frontend.tokenizing(asked.model)
-        asked, previous = self.whole(frontend, asked)
+        asked, previous = await self.whole(frontend, asked)
         chat = await self.chat(asked, previous, len(body))
         return json_response(InputTokensResponse(await count_tokens(model, chat, len(body) > LARGE)))
 
@@ -94,7 +105,7 @@ class Responses(InputEndpoint):
         self, frontend: Frontend, context: RequestContext, asked: ResponsesRequest, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
         """Let the backend work on the chat request that it means, and respond with its items. Raises NotFound."""
-        asked, previous = self.whole(frontend, asked)
+        asked, previous = await self.whole(frontend, asked)
         chat = await self.chat(asked, previous, len(body))
         kept = None if asked.store is False else frontend.responses
         return await ResponseAnswer(asked, previous, kept).answer(frontend, context, chat, card, body)
@@ -103,7 +114,7 @@ class Responses(InputEndpoint):
 class ResponseAnswer(TranslatedChat):
     """A chat request that is answered with a response. `kept`: where that is stored."""
 
-    def __init__(self, asked: ResponsesRequest, previous: StoredResponse | None, kept: ResponseStore | None) -> None:
+    def __init__(self, asked: ResponsesRequest, previous: StoredResponse | None, kept: KeptResponses | None) -> None:
         super().__init__()
         self._asked, self._previous, self._kept = asked, previous, kept
 
@@ -126,4 +137,5 @@ class ResponseAnswer(TranslatedChat):
         if (previous := self._previous) is not None:
             messages = (*previous.messages, *messages)
             items = (*previous.items, *previous.answer, *items)
-        self._kept.put(response.id, StoredResponse(msgspec.json.encode(response), messages, items, answer))
+        body = msgspec.json.encode(response)
+        self._kept.put(response.id, StoredResponse(body, tuple(messages), tuple(items), answer))

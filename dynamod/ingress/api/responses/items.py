@@ -1,15 +1,16 @@
 """Items of conversations that are kept: what a reference stands for, and pages of them."""
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from dynamod.ingress.api.pages import ascending, limit_of
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import BadRequest, NotFound
 from dynamod.message.responses import InputItem, InputPart, ResponsesRequest
 
+from .store import KeptResponses
 from .values import FunctionCallItem, Item, OutputMessage, ReasoningItem
 
 REFERENCE = "item_reference"
@@ -57,14 +58,17 @@ def items_of(request: ResponsesRequest) -> Sequence[InputItem]:
     return (InputItem(role="user", content=request.input),) if isinstance(request.input, str) else request.input
 
 
-def resolved(request: ResponsesRequest, find: Callable[[str, str], InputItem]) -> ResponsesRequest:
-    """The request with items in place of references. `find(id, field)` may raise."""
+async def resolved(request: ResponsesRequest, kept: KeptResponses) -> ResponsesRequest:
+    """The request with items in place of references. Raises NotFound, Overloaded."""
     if isinstance(request.input, str) or not any(item.type == REFERENCE for item in request.input):
         return request
-    found = [
-        find(item.id or "", f"input[{place}].id") if item.type == REFERENCE else item
-        for place, item in enumerate(request.input)
-    ]
+    found: list[InputItem] = []
+    for place, item in enumerate(request.input):
+        here = await kept.item(item.id or "") if item.type == REFERENCE else item
+        if here is None:
+            text = f"there is no item `{(item.id or '')[:200]}` here; the newest responses are kept only"
+            raise NotFound(text, param=f"input[{place}].id", code="item_not_found")
+        found.append(here)
     return msgspec.structs.replace(request, input=found)
 
 

@@ -15,7 +15,7 @@ from .items import LONGEST_PAGE, PAGE, ItemList, page
 from .store import StoredResponse
 from .values import DeletedResponse, ResponseObject
 
-GONE = "there is no response `{}` here; responses are kept in the memory of one frontend, the newest only"
+GONE = "there is no response `{}` here; responses are kept by this frontend, the newest only"
 
 
 class OneResponse(Endpoint):
@@ -25,19 +25,19 @@ class OneResponse(Endpoint):
     prefix = "/v1/responses/"
     summary = "A response that was made here"
     response: ClassVar[type[msgspec.Struct]] = ResponseObject
-    errors: ClassVar[tuple[int, ...]] = (400, 401, 404)
+    errors: ClassVar[tuple[int, ...]] = (400, 401, 404, 503)
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
-        """As it was. Raises NotFound, BadRequest."""
-        stored = self.stored(frontend, context)
+        """As it was. Raises NotFound, BadRequest, Overloaded."""
+        stored = await self.stored(frontend, context)
         if context.request.query.get("stream", "false") != "false":
             raise unsupported("stream", "`stream` is not served here: the events of a response come once")
         return web.Response(body=stored.body, content_type="application/json")
 
-    def stored(self, frontend: Frontend, context: RequestContext) -> StoredResponse:
-        """The response that the path names. Raises NotFound."""
+    async def stored(self, frontend: Frontend, context: RequestContext) -> StoredResponse:
+        """The response that the path names. Raises NotFound, Overloaded."""
         name = self.named(context)
-        stored = frontend.responses.get(name)
+        stored = await frontend.responses.get(name)
         if stored is None:
             raise missing(name)
         return stored
@@ -49,12 +49,12 @@ class DeleteResponse(OneResponse):
     method = "DELETE"
     summary = "Keep a response no more"
     response = DeletedResponse
-    errors = (401, 404)
+    errors = (401, 404, 503)
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """Forget it. Raises NotFound."""
         name = self.named(context)
-        if not frontend.responses.remove(name):
+        if not await frontend.responses.remove(name):
             raise missing(name)
         return json_response(DeletedResponse(name))
 
@@ -74,7 +74,7 @@ class InputItems(OneResponse):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """A page. Raises NotFound, BadRequest."""
-        items = self.stored(frontend, context).items
+        items = (await self.stored(frontend, context)).items
         key = self.named(context).removeprefix("resp_")
         return json_response(page(items, key, context.request.query))
 
@@ -89,7 +89,7 @@ class CancelResponse(OneResponse):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """Raises NotFound, BadRequest."""
-        self.stored(frontend, context)
+        await self.stored(frontend, context)
         raise BadRequest("only a response that was made with `background` can be cancelled, which is not served here")
 
 

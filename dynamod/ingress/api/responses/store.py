@@ -1,10 +1,9 @@
 """Responses that clients may read again, or go on from: in memory, the least used leave first."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from dynamod.message.errors import NotFound
 from dynamod.message.openai import Message
 from dynamod.message.responses import InputItem
 
@@ -20,15 +19,34 @@ class StoredResponse:
     """
 
     body: bytes
-    messages: Sequence[Message]
-    items: Sequence[InputItem] = ()
-    answer: Sequence[InputItem] = ()
+    messages: tuple[Message, ...]
+    items: tuple[InputItem, ...] = ()
+    answer: tuple[InputItem, ...] = ()
 
     @property
     def size(self) -> int:
         """About its bytes. What several responses share counts for each. Items and messages share contents."""
         items = sum([_size_of_item(item) for item in (*self.items, *self.answer)])
         return len(self.body) + items + sum([_size(message) for message in self.messages])
+
+
+class KeptResponses(Protocol):
+    """Where responses are kept: in memory here, or in a file (`shared`)."""
+
+    def put(self, name: str, stored: StoredResponse) -> None:
+        """Keep a response, unless it is larger than everything that may be kept."""
+
+    async def get(self, name: str) -> StoredResponse | None:
+        """A response, which is used by that. Raises Overloaded."""
+        ...
+
+    async def item(self, name: str) -> InputItem | None:
+        """An item of an answer. Raises Overloaded."""
+        ...
+
+    async def remove(self, name: str) -> bool:
+        """Keep it no more; whether it was there. Raises Overloaded."""
+        ...
 
 
 class ResponseStore:
@@ -49,29 +67,29 @@ class ResponseStore:
         size = stored.size
         if size > self._limit:
             return
-        self.remove(name)
+        self._remove(name)
         self._found[name], self._sizes[name] = stored, size
         self._items.update({item.id: item for item in stored.answer if item.id})
         self.used += size
         while self.used > self._limit:
-            self.remove(next(iter(self._found)))
+            self._remove(next(iter(self._found)))
 
-    def get(self, name: str) -> StoredResponse | None:
+    async def get(self, name: str) -> StoredResponse | None:
         """A response, which is used by that."""
         stored = self._found.get(name)
         if stored is not None:
             self._found.move_to_end(name)
         return stored
 
-    def item(self, name: str, field: str) -> InputItem:
-        """An item of an answer. `field`: where it is asked for. Raises NotFound."""
-        if (found := self._items.get(name)) is None:
-            text = f"there is no item `{name[:200]}` here; responses are kept in the memory of one frontend"
-            raise NotFound(text, param=field, code="item_not_found")
-        return found
+    async def item(self, name: str) -> InputItem | None:
+        """An item of an answer."""
+        return self._items.get(name)
 
-    def remove(self, name: str) -> bool:
+    async def remove(self, name: str) -> bool:
         """Keep it no more; whether it was there."""
+        return self._remove(name)
+
+    def _remove(self, name: str) -> bool:
         if (stored := self._found.pop(name, None)) is None:
             return False
         for item in stored.answer:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynamod.ingress.api.translated import content_of, joined
+from dynamod.ingress.api.unserved import Unserved, field_of
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, EngineFields, Function, Message, ResponseFormat, ToolCall
 from dynamod.message.responses import ROLES, TEXT_PARTS, InputItem, InputPart, ResponsesRequest, TextFormat
@@ -22,6 +24,22 @@ _NEEDED = {
     "reasoning": (),
     REFERENCE: ("id",),
 }
+
+
+def unserved(request: ResponsesRequest, card: ModelCard | None = None) -> Unserved:
+    """Fields that would change the answer and are not served, which an operator may have left out."""
+    if request.background:
+        yield "background", "`background` is not served"
+    if request.top_logprobs:
+        yield "top_logprobs", "`top_logprobs` is not served here; /v1/chat/completions has it"
+    if LOGPROBS in (include := request.include or []):
+        why = f"`include`: {LOGPROBS} is not served here; /v1/chat/completions has logprobs"
+        yield f"include[{include.index(LOGPROBS)}]", why
+    if request.text is not None:
+        if request.text.verbosity not in (None, "medium"):
+            yield "text.verbosity", "`text.verbosity` is not served"
+        if card is not None and not card.capabilities.grammars and _format(request.text.format) is not None:
+            yield "text.format", f"`text.format`: the engine of model {card.name!r} has no grammars."
 
 
 def check(request: ResponsesRequest) -> None:
@@ -44,14 +62,8 @@ def check(request: ResponsesRequest) -> None:
     for name in ("conversation", "prompt"):
         if getattr(request, name) is not None:
             raise unsupported(name, f"`{name}` is not served")
-    if request.background:
-        raise unsupported("background", "`background` is not served")
-    if request.top_logprobs:
-        raise unsupported("top_logprobs", "`top_logprobs` is not served here; /v1/chat/completions has it")
-    if LOGPROBS in (request.include or ()):
-        raise unsupported("include", f"`include`: {LOGPROBS} is not served here; /v1/chat/completions has logprobs")
-    if request.text is not None and request.text.verbosity not in (None, "medium"):
-        raise unsupported("text.verbosity", "`text.verbosity` is not served")
+    for path, why in unserved(request):
+        raise unsupported(field_of(path), why)
 
 
 def _check_item(item: InputItem, where: str) -> None:

@@ -1,0 +1,113 @@
+"""/docs: the OpenAPI document as one page of HTML, which needs nothing from elsewhere and runs no script."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
+"""Of the answer: the page has its own style, and a browser loads nothing for it."""
+
+_STYLE = """
+body { font: 15px/1.5 sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff; }
+code { font-family: monospace; } h2, h3 { margin-bottom: .2rem; } summary { cursor: pointer; }
+table { border-collapse: collapse; width: 100%; margin: .4rem 0 1rem; }
+td, th { border-bottom: 1px solid #ddd; text-align: left; padding: .15rem .6rem .15rem 0; vertical-align: top; }
+"""
+_BOUNDS = (
+    ("minimum", "at least {}"),
+    ("exclusiveMinimum", "above {}"),
+    ("maximum", "at most {}"),
+    ("minLength", "at least {} characters"),
+    ("maxLength", "at most {} characters"),
+    ("minItems", "at least {} items"),
+    ("maxItems", "at most {} items"),
+    ("pattern", "like {}"),
+)
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """The page: each route with its summary, the fields of its request and its answer, and its errors."""
+    title = escape(f"{document['info']['title']} {document['info']['version']}")
+    parts = [f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>"]
+    parts.append(f"</head><body><h1>{title}</h1><p>The same as <a href=openapi.json>openapi.json</a>.</p>")
+    schemas: Mapping[str, Schema] = document["components"]["schemas"]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            parts += _operation(f"{method.upper()} {path}", operation)
+    parts.append("<h2>Types</h2>")
+    for name, schema in schemas.items():
+        parts.append(f"<h3 id={_anchor(name)}>{escape(name)}</h3>")
+        parts += _fields(schema)
+    return "".join([*parts, "</body></html>"])
+
+
+def _operation(name: str, operation: Schema) -> Iterator[str]:
+    yield f"<h2><code>{escape(name)}</code></h2><p>{escape(operation['summary'])}</p><table>"
+    if "security" in operation:
+        yield _row("key", "needed")
+    for one in operation.get("parameters", ()):
+        yield _row(f"{one['name']} ({one['in']})", _kind(one["schema"]))
+    if "requestBody" in operation:
+        yield _row("request", _content(operation["requestBody"]["content"]))
+    for status, response in operation["responses"].items():
+        body = _content(response["content"])
+        yield _row(status, f"{escape(response['description'])}: {body}")
+    yield "</table>"
+
+
+def _content(content: Mapping[str, Schema]) -> str:
+    """What a body is, by content type."""
+    return ", ".join(f"{_kind(body['schema'])} as <code>{escape(kind)}</code>" for kind, body in content.items())
+
+
+def _fields(schema: Schema) -> Iterator[str]:
+    if text := schema.get("description"):
+        yield f"<p>{escape(text)}</p>"
+    if "properties" not in schema:
+        yield f"<p>{_kind(schema)}</p>"
+        return
+    needed = schema.get("required", ())
+    yield "<table><tr><th>field<th>value<th>"
+    for name, value in schema["properties"].items():
+        said = escape(value.get("description", ""))
+        default = f"default <code>{_json(value['default'])}</code>" if value.get("default") is not None else ""
+        yield _row(name, _kind(value), " ".join(["needed" if name in needed else default, said]))
+    yield "</table>"
+
+
+def _kind(schema: Schema) -> str:
+    """A value in a few words, as HTML."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"<a href=#{_anchor(name)}>{escape(name)}</a>"
+    if "const" in schema:
+        return f"<code>{_json(schema['const'])}</code>"
+    if "enum" in schema:
+        return _either(f"<code>{_json(value)}</code>" for value in schema["enum"])
+    if "anyOf" in schema:
+        return _either(_kind(one) for one in schema["anyOf"])
+    kinds = schema.get("type", "anything")
+    words = _either(escape(kind) for kind in ([kinds] if isinstance(kinds, str) else kinds))
+    if kinds == "array" and isinstance(schema.get("items"), dict):
+        words = f"list of {_kind(schema['items'])}"
+    bounds = [text.format(escape(str(schema[name]))) for name, text in _BOUNDS if name in schema]
+    return f"{words} ({', '.join(bounds)})" if bounds else words
+
+
+def _either(found: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(found))
+
+
+def _row(name: str, *cells: str) -> str:
+    return f"<tr><td><code>{escape(name)}</code>" + "".join(f"<td>{cell}" for cell in cells)
+
+
+def _anchor(name: str) -> str:
+    return escape("type-" + "".join(sign for sign in name if sign.isalnum() or sign in "_-"))
+
+
+def _json(value: Any) -> str:
+    return escape(json.dumps(value))

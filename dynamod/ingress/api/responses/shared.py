@@ -1,0 +1,137 @@
+"""Responses in a file of SQLite, which the frontends of a node share and a restart leaves as it is.
+
+All that touches the file is done in one thread, in the order in which it was asked for, so that a response that has
+been sent can be gone on from at once. Another frontend is waited for BUSY seconds at most.
+"""
+
+import asyncio
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TypeVar
+
+import msgspec
+
+from dynamod.ingress.own_folder import own_folder
+from dynamod.message.errors import Overloaded, UserError
+from dynamod.message.responses import InputItem
+
+from .store import StoredResponse
+
+log = logging.getLogger("dynamod.frontend")
+
+MOST = 100_000
+"""Responses that are kept at most, whatever their size."""
+BUSY = 5.0
+"""Seconds to wait for another process that writes."""
+LATE = (0.02, 0.08, 0.2)
+"""Seconds between looks for what is not there: a response is sent before it is written."""
+FILE = "responses.sqlite"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS responses (id TEXT PRIMARY KEY, used INTEGER, size INTEGER, value BLOB);
+CREATE INDEX IF NOT EXISTS oldest ON responses (used, size);
+CREATE TABLE IF NOT EXISTS items (id TEXT PRIMARY KEY, response TEXT, value BLOB);
+CREATE INDEX IF NOT EXISTS of_response ON items (response);
+"""
+_response, _item = msgspec.msgpack.Decoder(StoredResponse), msgspec.msgpack.Decoder(InputItem)
+_encode = msgspec.msgpack.encode
+T = TypeVar("T")
+
+
+class SharedResponses:
+    """At most `limit` bytes in `folder`; the least used leave first. Raises UserError when that cannot be used."""
+
+    def __init__(self, folder: str, limit: int, most: int = MOST) -> None:
+        self._limit, self._most = limit, most
+        self._path = own_folder(folder, "responses_dir") / FILE
+        self._thread = ThreadPoolExecutor(1, "responses")
+        try:
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            with closing(self._open()) as database:
+                database.execute("PRAGMA journal_mode = WAL")
+                database.executescript(_TABLES)
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(f"responses_dir: {self._path}: {error}", "choose another folder") from None
+
+    def put(self, name: str, stored: StoredResponse) -> None:
+        """Keep a response, later; the log says so when that cannot be done."""
+        self._thread.submit(self._put, name, stored)
+
+    async def get(self, name: str) -> StoredResponse | None:
+        """A response, which is used by that. Raises Overloaded when the file cannot be read."""
+        return await self._late(lambda database: self._get(database, name))
+
+    async def item(self, name: str) -> InputItem | None:
+        """An item of an answer. Raises Overloaded."""
+
+        def find(database: sqlite3.Connection) -> InputItem | None:
+            row = database.execute("SELECT value FROM items WHERE id = ?", (name,)).fetchone()
+            return None if row is None else _item.decode(row[0])
+
+        return await self._late(find)
+
+    async def remove(self, name: str) -> bool:
+        """Keep it no more; whether it was there. Raises Overloaded."""
+        return await self._do(lambda database: _remove(database, name))
+
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=BUSY)
+
+    async def _late(self, find: Callable[[sqlite3.Connection], T | None]) -> T | None:
+        """What is there, or comes at once: another frontend may be about to write it."""
+        for wait in LATE:
+            if (found := await self._do(find)) is not None:
+                return found
+            await asyncio.sleep(wait)
+        return await self._do(find)
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def call() -> T:
+            with closing(self._open()) as database, database:
+                return work(database)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except (sqlite3.Error, msgspec.MsgspecError):
+            log.exception("the file of responses cannot be used")
+            raise Overloaded(
+                "the kept responses cannot be read now", code="responses_unavailable", retry_after=1
+            ) from None
+
+    def _put(self, name: str, stored: StoredResponse) -> None:
+        try:
+            value = _encode(stored)
+            if len(value) > self._limit:
+                return
+            with closing(self._open()) as database, database:
+                _remove(database, name)
+                row = (name, time.time_ns(), len(value), value)
+                database.execute("INSERT INTO responses VALUES (?, ?, ?, ?)", row)
+                items = [(item.id, name, _encode(item)) for item in stored.answer if item.id]
+                database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", items)
+                self._make_room(database)
+        except Exception:  # its client has the response already
+            log.exception("response %s is not kept", name)
+
+    def _make_room(self, database: sqlite3.Connection) -> None:
+        count, size = database.execute("SELECT count(*), total(size) FROM responses").fetchone()
+        while count > self._most or size > self._limit:
+            name, less = database.execute("SELECT id, size FROM responses ORDER BY used LIMIT 1").fetchone()
+            _remove(database, name)
+            count, size = count - 1, size - less
+
+    def _get(self, database: sqlite3.Connection, name: str) -> StoredResponse | None:
+        row = database.execute("SELECT value FROM responses WHERE id = ?", (name,)).fetchone()
+        if row is None:
+            return None
+        database.execute("UPDATE responses SET used = ? WHERE id = ?", (time.time_ns(), name))
+        return _response.decode(row[0])
+
+
+def _remove(database: sqlite3.Connection, name: str) -> bool:
+    database.execute("DELETE FROM items WHERE response = ?", (name,))
+    return database.execute("DELETE FROM responses WHERE id = ?", (name,)).rowcount > 0

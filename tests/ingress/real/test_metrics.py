@@ -1,0 +1,82 @@
+"""Names of the original's metrics: those of a frontend that has answered are those in the list of the README."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+import dynamod
+from dynamod.engine.base import EngineOptions, Spawn
+from dynamod.engine.mocker.engine import Mocker
+from dynamod.ingress.dispatcher import RouterRows
+from dynamod.router.router import RouterSettings
+from dynamod.runtime.statistics import families_of
+
+PREFIX = "dynamo_frontend_"
+README = Path(dynamod.__file__).parent / "control/README.md"
+
+
+def listed() -> set[str]:
+    """Names in the first column of the table, as samples or families have them."""
+    section = README.read_text().split("### Names of the original\n")[1].split("\n## ")[0]
+    firsts = [row.split("|")[1] for row in section.splitlines() if row.startswith("| ") and "`" in row]
+    return {name.removesuffix("_total") for first in firsts for name in re.findall(r"`(\w+)`", first)}
+
+
+def quick(options: EngineOptions, spawn: Spawn) -> Mocker:
+    arguments = {"speedup_ratio": 0, "num_gpu_blocks": 64}
+    return Mocker(EngineOptions(options.name, options.path, arguments=arguments), spawn)
+
+
+async def families(house: Any, url: str, session: aiohttp.ClientSession) -> dict[str, Metric]:
+    async with session.get(f"{url}/metrics") as answer:
+        found = list(text_string_to_metric_families(await answer.text()))
+    found += families_of("p", await house.ref.ask(RouterRows(PREFIX.rstrip("_")), timeout=1))
+    return {one.name.removeprefix(PREFIX): one for one in found if one.name.startswith(PREFIX)}
+
+
+def value(family: Metric, suffix: str = "", **labels: str) -> float:
+    name = family.name + suffix
+    fits = [one for one in family.samples if one.name == name and labels.items() <= one.labels.items()]
+    return float(sum(one.value for one in fits))
+
+
+async def test_the_list_of_names(house: Any, serve: Any, until: Any, tmp_path: Path) -> None:
+    await house.start(routing=RouterSettings(mode="kv"))
+    member = await house.worker(quick)
+    await until(lambda: "sample" in house.backend.models())
+    url = await serve(batches_dir=str(tmp_path / "batches"))
+    body = {"messages": [{"role": "user", "content": "tell me again " * 20}], "max_tokens": 4}
+    async with aiohttp.ClientSession() as session:
+        for _ in range(2):
+            async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
+                assert answer.status == 200, await answer.text()
+        async with session.post(f"{url}/v1/completions", json={"prompt": [5, 6, 7]}) as answer:
+            assert answer.status == 200, await answer.text()
+        found = await families(house, url, session)
+        while not value(found["event_loop_delay_seconds"], "_count"):  # looked at twice a second
+            found = await families(house, url, session)
+    assert {name for name, one in found.items() if one.type == "unknown"} == set()
+    conditional = {"model_local_prefill"}
+    assert set(found) == listed() - conditional
+    assert value(found["tokenize_seconds"], "_count") == 2, "ids are not tokenised"
+    assert value(found["template_seconds"], "_count") == 2, "completions have no template"
+    latency = found["tokenizer_latency_ms"]
+    assert value(latency, "_count", operation="tokenize") == 2
+    assert value(latency, "_sum") == 1000 * value(found["tokenize_seconds"], "_sum") > 0
+    for stage in ("preprocess", "route"):
+        assert value(found["stage_duration_seconds"], "_count", stage=stage) == 3
+        assert value(found["stage_requests"], stage=stage) == 0
+    hits = found["kv_hit_rate"]
+    assert value(hits, "_count") == 2, "three ids are no block"
+    assert 0 < value(hits, "_sum") <= 1, "the second prompt was there"
+    assert value(found["cached_tokens"], "_count") == 3
+    assert value(found["cached_tokens"], "_sum") > 0
+    assert value(found["model_ready"]) == 1
+    assert value(found["model_total_kv_blocks"]) == 64
+    card = member.engine.card()
+    assert value(found["model_context_length"]) == card.context_length
+    assert value(found["model_kv_cache_block_size"]) == card.kv_cache_block_size

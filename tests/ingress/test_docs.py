@@ -1,0 +1,76 @@
+"""/docs: a page that shows what /openapi.json says, and needs nothing from elsewhere."""
+
+import http.client
+import re
+from html.parser import HTMLParser
+
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.docs import page
+from dynamod.ingress.api.openapi import document
+from dynamod.ingress.api.table import ENDPOINTS
+
+
+class Reader(HTMLParser):
+    """Texts, ids, links and the names of elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.ids: set[str] = set()
+        self.links: set[str] = set()
+        self.elements: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        for name, value in attrs:
+            self.attributes.add(name)
+            {"id": self.ids, "href": self.links}.get(name, set()).add(value or "")
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def read(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    return reader
+
+
+def test_all_routes_fields_and_errors_are_there(threaded) -> None:
+    host, port, _ = threaded
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    connection.request("GET", "/docs")
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    found = read(text)
+    described = document(ENDPOINTS, FrontendSettings())
+    texts = {*found.texts}
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            assert {f"{method.upper()} {path}", operation["summary"], *operation["responses"]} <= texts
+    for name, schema in described["components"]["schemas"].items():
+        assert {name, *schema.get("properties", {})} <= texts
+    assert "Nobody can take the request now; see Retry-After: " in texts
+    assert "integer (at least 1, at most 2147483647) or null" in texts
+
+
+def test_nothing_is_loaded_and_all_links_lead_somewhere() -> None:
+    found = read(page(document(ENDPOINTS, FrontendSettings())))
+    assert found.links == {"openapi.json", *(link for link in found.links if link.startswith("#"))}
+    assert {link[1:] for link in found.links if link.startswith("#")} <= found.ids
+    assert not {"script", "img", "link", "iframe"} & found.elements
+    assert not {"src", "style", "onclick"} & found.attributes
+
+
+def test_what_is_said_is_text_and_no_markup() -> None:
+    made = document(ENDPOINTS, FrontendSettings(api_keys="x"))
+    made["paths"]["/v1/models"]["get"]["summary"] = "<script>alert(1)</script>"
+    made["components"]["schemas"]["<b>"] = {"properties": {"<i>": {"enum": ["<u>"], "description": "<s>"}}}
+    text = page(made)
+    assert not {"script", "b", "i", "u", "s"} & read(text).elements
+    assert {"<script>alert(1)</script>", "<b>", "<i>", '"<u>"'} <= {*read(text).texts}
+    assert re.search(r"<td><code>key</code><td>needed", text)
