@@ -366,7 +366,8 @@ class Processor(Actor):
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
         counts, model, parsers = self._counts[card.base], self._models[name], self._parsers.get(name)
-        forms = self._view.forms(name) or frozenset(card.capabilities.forms)  # else nobody serves it yet
+        served_now = self._view.card(name) is not None  # else it is loaded on demand
+        forms = self._view.forms(name) if served_now else frozenset(card.capabilities.forms)
         served = Served(
             card,
             model,

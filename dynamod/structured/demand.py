@@ -189,12 +189,14 @@ def _tags(field: str, value: Any) -> Grammar:
     if not isinstance(tag, dict):
         raise BadRequest(f"`{field}` must be an object, or the JSON text of one", param=field)
     _check_depth(field, tag)
+    grammar = Grammar(TAGS, msgspec.json.encode(tag).decode())
+    _check_size(field, grammar)
     try:
         Rules(tag)
     except TagError as error:
         where = f"{field}{error.place}"
         raise BadRequest(f"`{where}`: {error}", param=where) from None
-    return Grammar(TAGS, msgspec.json.encode(tag).decode())
+    return grammar
 
 
 _READERS: dict[str, Read] = {

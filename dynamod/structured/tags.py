@@ -19,6 +19,8 @@ FORMATS = (
 _TEXT = "(?s:.*)"
 _PIECES = 2000
 """Rules of one grammar."""
+_STRINGS = 128
+"""Triggers of one part, or ends of one tag."""
 
 
 class TagError(ValueError):
@@ -34,6 +36,7 @@ class Rules:
 
     def __init__(self, value: Mapping[str, Any]) -> None:
         self._rules: list[str] = []
+        self._known: dict[tuple[str, ...], str] = {}  # rules that are needed again and again
         self.parts: list[tuple[str, Grammar]] = []
         known = {"type", "format", "structures", "triggers"}
         if wrong := sorted(value.keys() - known):
@@ -75,24 +78,24 @@ class Rules:
 
     def _const_string(self, value: Mapping[str, Any], place: str, ends: Sequence[str] | None) -> str:
         _known(value, place, ("type", "value"))
-        return f"{_literal(_text(value.get('value'), f'{place}.value'))} {_one_of(ends)}"
+        return f"{_literal(_text(value.get('value'), f'{place}.value'))} {self._behind(ends)}"
 
     def _json_schema(self, value: Mapping[str, Any], place: str, ends: Sequence[str] | None) -> str:
         _known(value, place, ("type", "json_schema", "style"))
         if value.get("style", "json") != "json":
             raise TagError(f"{place}.style", "only json is served")
         schema = Grammar("json", _schema(value.get("json_schema"), f"{place}.json_schema"))
-        return f"{self._part(schema, f'{place}.json_schema')} {_one_of(ends)}"
+        return f"{self._part(schema, f'{place}.json_schema')} {self._behind(ends)}"
 
     def _grammar(self, value: Mapping[str, Any], place: str, ends: Sequence[str] | None) -> str:
         _known(value, place, ("type", "grammar"))
         grammar = Grammar("grammar", _text(value.get("grammar"), f"{place}.grammar"))
-        return f"{self._part(grammar, f'{place}.grammar')} {_one_of(ends)}"
+        return f"{self._part(grammar, f'{place}.grammar')} {self._behind(ends)}"
 
     def _regex(self, value: Mapping[str, Any], place: str, ends: Sequence[str] | None) -> str:
         _known(value, place, ("type", "pattern"))
         pattern = Grammar("regex", _text(value.get("pattern"), f"{place}.pattern"))
-        return f"{self._part(pattern, f'{place}.pattern')} {_one_of(ends)}"
+        return f"{self._part(pattern, f'{place}.pattern')} {self._behind(ends)}"
 
     def _sequence(self, value: Mapping[str, Any], place: str, ends: Sequence[str] | None) -> str:
         _known(value, place, ("type", "elements"))
@@ -108,7 +111,7 @@ class Rules:
 
     def _tag(self, value: Mapping[str, Any], place: str, ends: Sequence[str] | None) -> str:
         begin, body, _ = self._tag_parts(value, place)
-        return f"{_literal(begin)} {body} {_one_of(ends)}"
+        return f"{_literal(begin)} {body} {self._behind(ends)}"
 
     def _tag_parts(self, value: Any, place: str) -> tuple[str, str, str]:
         """How it begins, the expression behind that, and where the beginning is said."""
@@ -118,8 +121,6 @@ class Rules:
         if value.get("type", "tag") != "tag":
             raise TagError(f"{place}.type", "it must be tag")
         end = value.get("end")
-        if isinstance(end, list) and "" in end:
-            raise TagError(f"{place}.end", "one of several must not be empty")
         ends = _strings(end, f"{place}.end") if isinstance(end, list) else (_text(end, f"{place}.end", empty=True),)
         begin = _text(value.get("begin"), f"{place}.begin", empty=True)
         return begin, self._format(value.get("content"), f"{place}.content", ends), f"{place}.begin"
@@ -137,7 +138,7 @@ class Rules:
         one = self._rule(" | ".join(f"{_literal(begin)} {body}" for begin, body, _ in tags))
         separator = _literal(_text(value.get("separator"), f"{place}.separator", empty=True))
         made = one if _flag(value, place, "stop_after_first") else f"{one} ({separator} {one})*"
-        return f"{made if _flag(value, place, 'at_least_one') else f'({made})?'} {_one_of(ends)}"
+        return f"{made if _flag(value, place, 'at_least_one') else f'({made})?'} {self._behind(ends)}"
 
     # Pieces of these.
 
@@ -158,7 +159,7 @@ class Rules:
             if len(found) != 1:
                 none = "none of the triggers begins it" if not found else f"it begins with {len(found)} triggers"
                 raise TagError(where, none)
-            bodies[found[0]].append(f"{_literal(begin.removeprefix(found[0]))} {body}")
+            bodies[found[0]].append(self._rule(f"{_literal(begin.removeprefix(found[0]))} {body}"))
         for index, trigger in enumerate(triggers):
             if not bodies[trigger]:
                 raise TagError(f"{place}[{index}]", "no tag begins with it")
@@ -171,7 +172,7 @@ class Rules:
         )
         tail = self._free(ends, place)
         if first:
-            return f"({at_once}) {_one_of(ends)}" if some else f"({later} {_one_of(ends)} | {tail})"
+            return f"({at_once}) {self._behind(ends)}" if some else f"({later} {self._behind(ends)} | {tail})"
         return f"({at_once}) {later}* {tail}" if some else f"{later}* {tail}"
 
     def _free(self, ends: Sequence[str] | None, place: str) -> str:
@@ -180,7 +181,17 @@ class Rules:
             return self._rule(f"/{_TEXT}/")
         if "" in ends or not ends:
             raise TagError(place, "nothing says where free text ends here")
-        return self._rule(f"/{_TEXT}({'|'.join(map(_escaped, ends))})/", lazy=True)
+        return self._once(("text", *ends), f"/{_TEXT}({'|'.join(map(_escaped, ends))})/", lazy=True)
+
+    def _behind(self, ends: Sequence[str] | None) -> str:
+        """One of the ends."""
+        said = [_literal(end) for end in ends or () if end]
+        return self._once(("end", *said), " | ".join(said)) if said else ""
+
+    def _once(self, key: tuple[str, ...], body: str, *, lazy: bool = False) -> str:
+        if key not in self._known:
+            self._known[key] = self._rule(body, lazy=lazy)
+        return self._known[key]
 
     def _part(self, grammar: Grammar, place: str) -> str:
         self.parts.append((place, grammar))
@@ -213,6 +224,8 @@ def _elements(value: Mapping[str, Any], place: str) -> list[tuple[str, Any]]:
 
 
 def _strings(value: Any, place: str) -> tuple[str, ...]:
+    if isinstance(value, list) and len(value) > _STRINGS:
+        raise TagError(place, f"it has {len(value)} strings; it must have at most {_STRINGS}")
     return tuple(_text(one, where) for where, one in _listed(value, place))
 
 
@@ -243,8 +256,3 @@ def _literal(text: str) -> str:
 
 def _escaped(text: str) -> str:
     return "".join(letter if letter.isalnum() else f"\\x{{{ord(letter):x}}}" for letter in text)
-
-
-def _one_of(ends: Sequence[str] | None) -> str:
-    said = [_literal(end) for end in ends or () if end]
-    return f"({' | '.join(said)})" if said else ""

@@ -19,7 +19,6 @@ from dynamod.engine.base import EngineOptions
 from dynamod.engine.mistralrs import MistralRs, engine
 from dynamod.engine.mistralrs.loading import load
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import UserError
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.message.worker import Stops
@@ -410,9 +409,7 @@ def test_the_statistics_are_real(served: Served) -> None:
 def test_the_card(served: Served) -> None:
     [card] = served.house.published
     assert (card.name, card.kind, card.engine, card.types) == ("m", "text", "mistralrs", ("chat", "completions"))
-    assert card.capabilities == Capabilities(
-        logit_bias=True, grammars=True, forms=("behind", "with_chat", "structural_tag")
-    )
+    assert card.capabilities == MistralRs.capabilities
     assert card.eos_token_ids == served.model.tokenizer.eos_ids
 
 

@@ -27,6 +27,7 @@ def model() -> Model:
         (INSIDE, "hi <think>\n", INSIDE),
         (INSIDE, "hi", INSIDE),
         (Grammar("regex", "a", "<|im_end|>", "</think>"), "hi", FREE),
+        (Grammar("json", "{}", calls="<|im_end|>"), "hi", Grammar("json", "{}")),
     ],
 )
 def test_what_can_be_said(model: Model, given: Grammar, prompt: str, wanted: Grammar) -> None:
@@ -44,6 +45,6 @@ def test_what_can_be_said(model: Model, given: Grammar, prompt: str, wanted: Gra
 )
 def test_what_the_frontend_cannot_know_is_refused(model: Model, given: Grammar, prompt: str) -> None:
     [prepared] = model.prepare_prompts(CompletionRequest(prompt=prompt), [prompt])
-    with pytest.raises(BadRequest, match="switch the reasoning off") as found:
+    with pytest.raises(BadRequest, match="with mistralrs the prompt begins or ends the reasoning") as found:
         form(model, prepared, given)
     assert found.value.param == "reasoning_effort"

@@ -132,7 +132,10 @@ def test_every_field_says_the_same(fields: Any) -> None:
         ({"format": triggered(at_least_one=1)}, ".format.at_least_one", "true or false"),
         ({"format": {"type": "json_schema", "json_schema": 1}}, ".format.json_schema", "JSON Schema"),
         ({"format": {"type": "json_schema", "json_schema": {}, "style": "xml"}}, ".format.style", "only json"),
-        ({"format": tag("a", ANY, ["b", ""])}, ".format.end", "must not be empty"),
+        ({"format": tag("a", ANY, ["b", ""])}, ".format.end[1]", "a string that is not empty"),
+        ({"format": tag("a", ANY, ["b"] * 129)}, ".format.end", "at most 128"),
+        ({"format": const("a" * 70_000)}, "", "at most 65536"),
+        ({"format": {"type": "or", "elements": [ANY] * 2100}}, "", "too many parts"),
     ],
 )
 def test_what_cannot_be_said_is_refused_by_its_place(value: Any, place: str, text: str) -> None:

@@ -55,15 +55,19 @@ def form(model: Model, prepared: Prepared, grammar: Grammar) -> Grammar:
     The frontend expects reasoning in front of the form, or none, by the model's format alone. A prompt that has ended
     the reasoning leaves the form; one that has begun or ended it where the frontend cannot know that is refused.
     """
+    special = model.tokenizer.special
+    if grammar.calls in special:
+        grammar = msgspec.structs.replace(grammar, calls="")  # no form allows a special token
     if not grammar.closing:
         return grammar
     tail = prepared.prompt[-_TAIL:].rstrip()
-    begun, special = bool(grammar.opening) and tail.endswith(grammar.opening), model.tokenizer.special
+    begun = bool(grammar.opening) and tail.endswith(grammar.opening)
     if grammar.opening and not begun and (tail.endswith(grammar.closing) or grammar.opening in special):
         return msgspec.structs.replace(grammar, opening="", closing="")
     if begun or grammar.closing in special or tail.endswith(grammar.closing):
-        why = "the form would stand behind reasoning whose end mistralrs does not show; switch the reasoning off"
-        raise BadRequest(f"`reasoning_effort`: {why} with `none`", param="reasoning_effort")
+        why = "the prompt begins or ends the reasoning in front of the form, or its end is a special token"
+        hint = "; `none` switches the reasoning off" if grammar.opening else ""
+        raise BadRequest(f"`reasoning_effort`: with mistralrs {why}{hint}", param="reasoning_effort")
     return grammar
 
 

@@ -43,10 +43,12 @@ async def ready(house: Any, until: Callable[..., Any], count: int) -> None:
     await until(lambda: len(house.view.serving("sample")) == count and house.processor.cards)
 
 
-async def test_a_form_behind_reasoning_goes_only_where_it_is_understood(house: Any, until: Any) -> None:
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_a_form_behind_reasoning_goes_only_where_it_is_understood(house: Any, until: Any, order: Any) -> None:
     await house.start()
-    old = await house.worker(Seen, capabilities=knows(), reasoning_parser="basic")
-    new = await house.worker(Seen, capabilities=knows(*MATCHED), reasoning_parser="basic")
+    kinds = [knows(), knows(*MATCHED)]
+    made = {place: await house.worker(Seen, capabilities=kinds[place], reasoning_parser="basic") for place in order}
+    old, new = made[0], made[1]
     await ready(house, until, 2)
     for _ in range(8):
         assert len((await (await house.ask(structured_outputs=FORM)).answers())[0]) == 20
