@@ -58,6 +58,7 @@ class AdapterLoader:
                 raise wrong[0]
             self._loaded[adapter.name] = base, adapter
             self._tried.update((one.instance_id, adapter.name) for one in instances)
+            self._changed()  # some may have come meanwhile
             digests = {one.digest for one in found if isinstance(one, Adapter)}
             if len(digests) > 1:
                 log.warning("adapter %s is not the same on all workers of %s", adapter.name, base)
@@ -67,6 +68,7 @@ class AdapterLoader:
         """Have all workers of the model below an adapter forget it. `card`: that of the adapter. Raises as `load`."""
         async with self._lock:
             self._loaded.pop(card.name, None)
+            self._tried = {one for one in self._tried if one[1] != card.name}
             instances = list(self._view.served(card.name).instances)
             found = await asyncio.gather(*[self._unload(one, card.name) for one in instances])
             if wrong := [one for one in found if isinstance(one, RequestError) and not isinstance(one, NotFound)]:
@@ -125,7 +127,7 @@ class AdapterLoader:
         async with self._lock:
             if self._loaded.get(adapter.name) != (base, adapter):
                 return
-            found = await self._load(instance, adapter, inplace=True)
+            found = await self._load(instance, adapter, inplace=False)
         if isinstance(found, RequestError):
             log.warning("a worker of model %s goes without the adapter %s: %s", base, adapter.name, found)
 

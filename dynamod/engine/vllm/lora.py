@@ -1,4 +1,4 @@
-"""LoRA adapters in vLLM: its arguments for them, its requests, and which are loaded. Not tried on a real vLLM.
+"""LoRA adapters in vLLM: its arguments for them, its requests, and which are loaded. Tried at a mock only.
 
 vLLM gets an adapter's digest as its name. So its prefix cache and its KV events tell adapters apart by what they
 compute, also when another adapter takes the place of one under the same name.
