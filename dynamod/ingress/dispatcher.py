@@ -284,7 +284,7 @@ class Dispatcher(Actor):
         self.decisions.add(decision)
         router.started(placement, decision, message.prompt)
         counts, prompt = self.counts[key[0]], message.prompt
-        if prompt.blocks:
+        if prompt.blocks and prompt.tokens:
             counts.hits[key[1]].observe(decision.overlap * decision.block_size / prompt.tokens)
         counts.overhead.scheduling.observe((perf_counter() - started) * 1000)
         return placement

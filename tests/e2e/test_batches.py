@@ -20,7 +20,7 @@ Worker:
   model: sample
   engine_args: {{speedup_ratio: 1, block_size: 16}}
 """
-LINES = 60
+LINES = 120
 
 
 def line(number: int) -> str:

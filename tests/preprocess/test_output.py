@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynamod.message.worker import Stops
-from dynamod.preprocess.output import Output, TextOutput
+from dynamod.preprocess.output import Output, RecordedOutput, TextOutput
 from dynamod.preprocess.source import open_source
 from dynamod.preprocess.tokenizer import Tokenizer
 
@@ -39,6 +39,20 @@ def test_eos_ends_hidden_and_counts(tokenizer: Tokenizer, ids: list[int]) -> Non
     assert output.push(ids) == ""
     assert output.end("length") == ""
     assert (output.finish, output.completion_tokens) == ("stop", len(ids) + 1)
+
+
+@pytest.mark.parametrize("step", [1, 3, 100])
+@pytest.mark.parametrize("limit", [None, 4])
+def test_an_output_that_records_has_the_ids_that_count(
+    tokenizer: Tokenizer, ids: list[int], step: int, limit: int | None
+) -> None:
+    stops, all_ids = Stops(max_tokens=limit, stop_token_ids_hidden=(EOS,)), [*ids, EOS, *ids]
+    output, plain = RecordedOutput(tokenizer, stops, (EOS,)), Output(tokenizer, stops, (EOS,))
+    for first in range(0, len(all_ids), step):
+        part = all_ids[first : first + step]
+        assert (output.token(part[0]) if step == 1 else output.push(part)) == plain.push(part)
+    assert output.ids == all_ids[: output.completion_tokens]
+    assert (output.finish, output.completion_tokens) == (plain.finish, limit or len(ids) + 1)
 
 
 def test_eos_ids_alone_are_enough_but_ignore_eos_wins(tokenizer: Tokenizer, ids: list[int]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from dynamod.ingress.api.responses.shared import FILE, SharedResponses
+from dynamod.ingress.api.responses.shared import BEHIND, FILE, SharedResponses
 from dynamod.ingress.api.responses.store import StoredResponse
 from dynamod.message.errors import UserError
 from dynamod.message.openai import Message
@@ -98,6 +98,23 @@ async def test_another_process_that_writes_is_waited_for(tmp_path: Path) -> None
         assert await reading == stored(10)
     finally:
         other.close()
+
+
+async def test_a_slow_disk_does_not_fill_the_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = SharedResponses(str(tmp_path), 1_000_000)
+    other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        for number in range(BEHIND + 5):
+            kept.put(f"r{number}", stored(10))
+        other.execute("COMMIT")
+    finally:
+        other.close()
+    assert await kept.get(f"r{BEHIND - 1}") is not None
+    assert await kept.get(f"r{BEHIND}") is None
+    assert len([one for one in caplog.messages if "not written yet" in one]) == 5
+    kept.put("later", stored(10))
+    assert await kept.get("later") is not None
 
 
 def test_the_folder_is_ours_alone(tmp_path: Path) -> None:

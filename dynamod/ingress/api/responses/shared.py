@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import Semaphore
 from typing import TypeVar
 
 import msgspec
@@ -28,6 +29,8 @@ MOST = 100_000
 """Responses that are kept at most, whatever their size."""
 BUSY = 5.0
 """Seconds to wait for another process that writes."""
+BEHIND = 256
+"""Responses that may wait to be written; a disk that is slower than that loses the next ones."""
 LATE = (0.02, 0.08, 0.2)
 """Seconds between looks for what is not there: a response is sent before it is written."""
 FILE = "responses.sqlite"
@@ -46,7 +49,7 @@ class SharedResponses:
     """At most `limit` bytes in `folder`; the least used leave first. Raises UserError when that cannot be used."""
 
     def __init__(self, folder: str, limit: int, most: int = MOST) -> None:
-        self._limit, self._most = limit, most
+        self._limit, self._most, self._places = limit, most, Semaphore(BEHIND)
         self._path = own_folder(folder, "responses_dir") / FILE
         self._thread = ThreadPoolExecutor(1, "responses")
         try:
@@ -59,6 +62,9 @@ class SharedResponses:
 
     def put(self, name: str, stored: StoredResponse) -> None:
         """Keep a response, later; the log says so when that cannot be done."""
+        if not self._places.acquire(blocking=False):
+            log.warning("response %s is not kept: %d others are not written yet", name, BEHIND)
+            return
         self._thread.submit(self._put, name, stored)
 
     async def get(self, name: str) -> StoredResponse | None:
@@ -116,6 +122,8 @@ class SharedResponses:
                 self._make_room(database)
         except Exception:  # its client has the response already
             log.exception("response %s is not kept", name)
+        finally:
+            self._places.release()
 
     def _make_room(self, database: sqlite3.Connection) -> None:
         count, size = database.execute("SELECT count(*), total(size) FROM responses").fetchone()
