@@ -48,7 +48,7 @@ def test_openai_client_with_a_mocker(machine: Any) -> None:
             model="mock", messages=[{"role": "user", "content": "hi"}], max_tokens=3
         ).choices
     status, text = machine.ask(url, "/metrics")
-    assert 'endpoint="embeddings",model="mock",request_type="unary",status="success"' in "".join(
+    assert 'endpoint="embeddings",error_type="",model="mock",request_type="unary",status="success"' in "".join(
         ",".join(sorted(line.partition("{")[2].partition("}")[0].split(","))) for line in text.splitlines()
     )
     status, text = machine.ask(url, "/v1/rerank", {"query": "one", "documents": ["two", "one"]})
