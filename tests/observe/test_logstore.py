@@ -129,9 +129,10 @@ def dropped(lines: list[str]) -> int:
 
 def test_a_disk_that_hangs_blocks_nobody_and_costs_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_store = LogStore(tmp_path)
-    write, goes_on = os.write, threading.Event()
+    write, hangs, goes_on = os.write, threading.Event(), threading.Event()
 
     def hang(fd: int, data: bytes) -> int:
+        hangs.set()
         goes_on.wait(30)
         return write(fd, data)
 
@@ -139,6 +140,7 @@ def test_a_disk_that_hangs_blocks_nobody_and_costs_lines(tmp_path: Path, monkeyp
     try:
         for number in range(1000):
             log_store.write("w", f"{number:03d}" + "x" * 20_000)
+            assert hangs.wait(30), "the first line is being written"
         assert log_store.tail(["w"], 9) == []
     finally:
         goes_on.set()

@@ -51,6 +51,7 @@ class Inner:
         self.error: RequestError | None = None
         self.wrong: RequestError | None = None
         self.model: Callable[[str], None] = lambda _name: None
+        self.adapters = object()
 
     def models(self) -> Mapping[str, ModelCard]:
         return {name: ModelCard(name) for name in ("a", "b", "elsewhere")}

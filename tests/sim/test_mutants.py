@@ -72,7 +72,9 @@ def keeps_blocks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
 def tries_again_where_it_was(patch: pytest.MonkeyPatch) -> None:
     """An instance that has failed is picked once more."""
     decide = Router.decide
-    patch.setattr(Router, "decide", lambda self, prompt, instances, tried: decide(self, prompt, instances))
+    patch.setattr(
+        Router, "decide", lambda self, prompt, instances, _tried, *more: decide(self, prompt, instances, (), *more)
+    )
 
 
 def never_looks_at_clocks(patch: pytest.MonkeyPatch) -> None:
