@@ -205,17 +205,19 @@ class Way:
 
     async def cut(self) -> None:
         assert self._server is not None
-        self._server.close()
+        server, self._server = self._server, None
+        server.close()
         for writer in list(self._writers):
             writer.transport.abort()
-        await self._server.wait_closed()
+        await server.wait_closed()
         await until(lambda: not self._writers)
-        self._server = None
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = None, None
+        there, back, server = None, None, self._server
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self.target)
+            if self._server is not server:
+                return  # it was cut meanwhile
             self._writers |= {writer, back}
             async with asyncio.TaskGroup() as group:
                 group.create_task(_pump(reader, back))
