@@ -1,10 +1,10 @@
 """Embeddings by the real commands: OpenAI's client, a worker that is killed, llama.cpp."""
 
-import contextlib
 import importlib.util
 import json
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -72,8 +72,9 @@ def test_every_request_is_answered_when_one_of_two_workers_is_killed(machine: An
             texts = [f"text {number} {place}" for place in range(40)]
             found = asking.embeddings.create(model="sample", input=texts, encoding_format="float").data
             if number == 10:
-                with contextlib.suppress(ProcessLookupError):  # the second time
-                    os.kill(victim, signal.SIGKILL)
+                os.kill(victim, signal.SIGSTOP)  # so that it has requests when it is killed
+                time.sleep(0.5)
+                os.kill(victim, signal.SIGKILL)
             return [row.embedding for row in found]
 
         with ThreadPoolExecutor(16) as pool:
