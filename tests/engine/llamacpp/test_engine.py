@@ -331,9 +331,10 @@ async def test_a_step_that_fails_ends_only_who_is_at_fault(
     assert model is not None
     real, poison = model.step, 77
 
-    def step(operations: Any, work: Any) -> Any:
+    def step(operations: Any, work: Any, *adapter: str) -> Any:
         """llama.cpp refuses a batch with an id that the model does not have."""
-        return real(operations, [dataclasses.replace(one, ids=[10**6]) if poison in one.ids else one for one in work])
+        spoilt = [dataclasses.replace(one, ids=[10**6]) if poison in one.ids else one for one in work]
+        return real(operations, spoilt, *adapter)
 
     monkeypatch.setattr(model, "step", step)
     texts = ["Tell me a story.", "Count from 1 to 60."]

@@ -311,8 +311,9 @@ async def test_an_export_that_cannot_be_computed_says_so(engines: Engines, monke
     assert model is not None
     real = model.step
 
-    def step(operations: Any, work: Any) -> Any:
-        return real(operations, [dataclasses.replace(one, ids=[10**6]) if 77 in one.ids else one for one in work])
+    def step(operations: Any, work: Any, *adapter: str) -> Any:
+        spoilt = [dataclasses.replace(one, ids=[10**6]) if 77 in one.ids else one for one in work]
+        return real(operations, spoilt, *adapter)
 
     monkeypatch.setattr(model, "step", step)
     good = Exported(prefill, asked([78] * 200))
