@@ -9,6 +9,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from dynamod.message.worker import Stops
 
@@ -201,24 +202,8 @@ class RecordedOutput(Output):
 
     __slots__ = ("ids",)
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stops: Stops,
-        eos_token_ids: Iterable[int] = (),
-        *,
-        skip_special: bool = True,
-        continuing: bool = False,
-        include_stop: bool = False,
-    ) -> None:
-        super().__init__(
-            tokenizer,
-            stops,
-            eos_token_ids,
-            skip_special=skip_special,
-            continuing=continuing,
-            include_stop=include_stop,
-        )
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.ids: list[int] = []
 
     def token(self, index: int) -> str:

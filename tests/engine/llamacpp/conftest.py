@@ -1,9 +1,11 @@
 """What llama_cpp leaves open is closed at the end."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+
+from dynamod.actor import System
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,3 +16,9 @@ def closed() -> Iterator[None]:
     if utils is not None:
         utils.outnull_file.close()
         utils.errnull_file.close()
+
+
+@pytest.fixture
+async def system() -> AsyncIterator[System]:
+    async with System() as started:
+        yield started

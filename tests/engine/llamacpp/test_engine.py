@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +86,6 @@ class Served:
         before = self.now.computed_total
         answer = await self.ask(*arguments, **fields)
         return answer, self.now.computed_total - before
-
-
-@pytest.fixture
-async def system() -> AsyncIterator[System]:
-    async with System() as started:
-        yield started
 
 
 async def serve(

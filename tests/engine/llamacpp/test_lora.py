@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, seed in SEEDS.items():
         write_adapter(made / f"{name}.gguf", seed)
     return made
-
-
-@pytest.fixture
-async def system() -> AsyncIterator[System]:
-    async with System() as started:
-        yield started
 
 
 class Served:

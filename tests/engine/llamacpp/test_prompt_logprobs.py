@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -25,12 +24,6 @@ pytestmark = pytest.mark.engine
 NEAR = 0.02
 """Floats depend on how many tokens a step computes."""
 PROMPT = [7 + 3 * number % 900 for number in range(40)]
-
-
-@pytest.fixture
-async def system() -> AsyncIterator[System]:
-    async with System() as started:
-        yield started
 
 
 async def serve(words: Any, system: System, **arguments: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,12 +18,6 @@ from dynamod.message.kv_events import ForwardPass, QueuedRequests, RequestStarte
 from dynamod.message.worker import Subscribe
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture
-async def system() -> AsyncIterator[System]:
-    async with System() as started:
-        yield started
 
 
 async def serve(words: Any, system: System, **arguments: Any) -> Any:

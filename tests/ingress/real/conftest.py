@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import msgspec
+import openai
 import pytest
 
 from dynamod import sample
@@ -369,3 +370,14 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     thread.join(20)
     assert not thread.is_alive()
     patch.undo()
+
+
+@pytest.fixture
+async def client(house: Any, serve: Any, words: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    """OpenAI's client at a frontend whose worker remembers what it is asked."""
+    await house.start()
+    await house.worker(words.Seen, tool_call_parser="hermes", reasoning_parser="basic")
+    await until(lambda: house.processor.cards)
+    url = await serve()
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+        yield client

@@ -1,7 +1,6 @@
 """Completions of several prompts, and their limits, on engines that take tokens and on those that take text."""
 
 import asyncio
-import http.client
 import json
 import shutil
 from pathlib import Path
@@ -12,17 +11,9 @@ import pytest
 from dynamod import sample
 from dynamod.engine.base import EngineOptions
 
+from .asking import post
+
 PATH = "/v1/completions"
-
-
-def post(port: int, body: dict[str, Any], path: str = PATH) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize("model", ["sample", "text"])
@@ -31,34 +22,34 @@ def post(port: int, body: dict[str, Any], path: str = PATH) -> tuple[int, Any]:
 def test_several_prompts(real: Any, model: str, samples: int, echo: bool) -> None:
     prompts = ["Hello, world", "one", "What is it?"]
     body = {"model": model, "prompt": prompts, "n": samples, "max_tokens": 50, "echo": echo}
-    status, answer = post(real.port, body)
+    status, answer = post(real.port, PATH, **body)
     assert status == 200, answer
     texts = {choice["index"]: choice["text"] for choice in answer["choices"]}
     expected = [prompt + prompt if echo else prompt for prompt in prompts for _ in range(samples)]
     assert [texts[index] for index in range(len(expected))] == expected
-    singles = [post(real.port, body | {"prompt": prompt, "n": 1})[1]["usage"] for prompt in prompts]
+    singles = [post(real.port, PATH, **(body | {"prompt": prompt, "n": 1}))[1]["usage"] for prompt in prompts]
     assert answer["usage"]["prompt_tokens"] == sum(one["prompt_tokens"] for one in singles)
     assert answer["usage"]["completion_tokens"] == samples * sum(one["completion_tokens"] for one in singles)
 
 
 def test_ids_are_for_engines_that_know_them(real: Any) -> None:
-    status, answer = post(real.port, {"model": "sample", "prompt": [[5, 6], [7]], "max_tokens": 5})
+    status, answer = post(real.port, PATH, model="sample", prompt=[[5, 6], [7]], max_tokens=5)
     assert (status, len(answer["choices"])) == (200, 2)
-    ids = post(real.port, {"model": "sample", "prompt": "Hello, world"}, "/tokenize")[1]["tokens"]
-    _, answer = post(real.port, {"model": "sample", "prompt": ids, "echo": True})
+    ids = post(real.port, "/tokenize", model="sample", prompt="Hello, world")[1]["tokens"]
+    _, answer = post(real.port, PATH, model="sample", prompt=ids, echo=True)
     assert answer["choices"][0]["text"] == 2 * "Hello, world", "its prompt as text, and the same from the engine"
-    status, answer = post(real.port, {"model": "text", "prompt": [[5, 6], [7]], "max_tokens": 5})
+    status, answer = post(real.port, PATH, model="text", prompt=[[5, 6], [7]], max_tokens=5)
     assert (status, answer["error"]["param"]) == (400, "prompt")
 
 
 @pytest.mark.parametrize("model", ["sample", "text"])
 def test_without_a_limit_there_is_the_operators(real: Any, model: str) -> None:
     prompt = "What is it worth to you to send this request somewhere else than to where it is known?"
-    _, answer = post(real.port, {"model": model, "prompt": prompt})
+    _, answer = post(real.port, PATH, model=model, prompt=prompt)
     assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (16, "length")
-    _, answer = post(real.port, {"model": model, "prompt": prompt, "max_tokens": 17})
+    _, answer = post(real.port, PATH, model=model, prompt=prompt, max_tokens=17)
     assert answer["usage"]["completion_tokens"] == 17
-    _, answer = post(real.port, {"model": "sample", "prompt": prompt, "min_tokens": 20})
+    _, answer = post(real.port, PATH, model="sample", prompt=prompt, min_tokens=20)
     assert answer["usage"]["completion_tokens"] == 20, "it is no less than what has to come"
 
 

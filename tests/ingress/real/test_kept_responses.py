@@ -1,6 +1,5 @@
 """What OpenAI's SDK asks about responses that were made: their input items, references to them, cancelling."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -11,16 +10,6 @@ from dynamod.message import tokens
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 TOOLS: list[Any] = [{"type": "function", "name": "weather", "strict": False, "parameters": {"type": "object"}}]
 RAW = {"nvext": {"use_raw_prompt": True}}
-
-
-@pytest.fixture
-async def client(house: Any, serve: Any, words: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    await house.start()
-    await house.worker(words.Seen, tool_call_parser="hermes", reasoning_parser="basic")
-    await until(lambda: house.processor.cards)
-    url = await serve()
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
-        yield client
 
 
 def prompt_of(house: Any) -> str:

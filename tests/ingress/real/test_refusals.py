@@ -1,11 +1,12 @@
 """What would change the answer and is not served: refused by name on engines of every kind, or left out and counted."""
 
 import asyncio
-import http.client
 import json
 from typing import Any
 
 import pytest
+
+from .asking import post
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 UNSUPPORTED = "unsupported_parameter"
@@ -109,32 +110,22 @@ def body_of(path: str, model: str, fields: dict[str, Any]) -> dict[str, Any]:
     return {"model": model, "max_tokens": 2, **asked, **fields}
 
 
-def post(port: int, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
-
-
 @pytest.mark.parametrize("model", ["sample", "text"])
 @pytest.mark.parametrize(("path", "name", "fields"), UNSERVED)
 def test_what_is_not_served_is_refused_by_name(
     real: Any, model: str, path: str, name: str, fields: dict[str, Any]
 ) -> None:
-    status, answer = post(real.port, path, body_of(path, model, fields))
+    status, answer = post(real.port, path, **body_of(path, model, fields))
     assert (status, answer["error"]["param"], answer["error"]["code"]) == (400, name, UNSUPPORTED), answer
     assert name in answer["error"]["message"]
-    streamed, other = post(real.port, path, body_of(path, model, fields | {"stream": True}))
+    streamed, other = post(real.port, path, **body_of(path, model, fields | {"stream": True}))
     assert (streamed, other["error"]["param"], other["error"]["code"]) == (400, name, UNSUPPORTED), other
 
 
 @pytest.mark.parametrize("model", ["sample", "text"])
 @pytest.mark.parametrize(("name", "fields"), WRONG)
 def test_what_is_wrong_is_refused_by_name(real: Any, model: str, name: str, fields: dict[str, Any]) -> None:
-    status, answer = post(real.port, CHAT, body_of(CHAT, model, fields))
+    status, answer = post(real.port, CHAT, **body_of(CHAT, model, fields))
     assert (status, answer["error"]["param"]) == (400, name), answer
     assert name.split("[")[0] in answer["error"]["message"]
 
@@ -142,12 +133,12 @@ def test_what_is_wrong_is_refused_by_name(real: Any, model: str, name: str, fiel
 @pytest.mark.parametrize("model", ["sample", "text"])
 @pytest.mark.parametrize("fields", RIGHT)
 def test_what_looks_like_it_is_answered(real: Any, model: str, fields: dict[str, Any]) -> None:
-    status, answer = post(real.port, CHAT, body_of(CHAT, model, fields))
+    status, answer = post(real.port, CHAT, **body_of(CHAT, model, fields))
     assert status == 200, answer
 
 
 def test_a_refusal_names_the_allowed_words(real: Any) -> None:
-    _, answer = post(real.port, CHAT, body_of(CHAT, "sample", {"reasoning_effort": "zillion"}))
+    _, answer = post(real.port, CHAT, **body_of(CHAT, "sample", {"reasoning_effort": "zillion"}))
     known = "high, low, max, medium, minimal, none, xhigh"
     assert answer["error"]["message"] == f"`reasoning_effort` is 'zillion'; it must be one of {known}"
 

@@ -1,6 +1,6 @@
 """OpenAI's SDK asks for responses of the real stack: the echo engine says what the test wants it to."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import openai
@@ -21,16 +21,6 @@ OTHER = CALL.replace("Paris", "Rome")
 RAW = {"nvext": {"use_raw_prompt": True}}
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
-
-
-@pytest.fixture
-async def client(house: Any, serve: Any, words: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    await house.start()
-    await house.worker(words.Seen, tool_call_parser="hermes", reasoning_parser="basic")
-    await until(lambda: house.processor.cards)
-    url = await serve()
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
-        yield client
 
 
 @pytest.fixture

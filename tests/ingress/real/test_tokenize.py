@@ -1,22 +1,12 @@
 """/tokenize and /detokenize beside the routes that generate, with the real stack behind HTTP."""
 
-import http.client
-import json
 from typing import Any
 
 import pytest
 
+from .asking import post
+
 USER = [{"role": "user", "content": "Once upon a time"}]
-
-
-def post(port: int, path: str, **body: Any) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    try:
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize(
