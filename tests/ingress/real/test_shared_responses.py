@@ -1,6 +1,7 @@
 """Responses in a folder: several frontends have them, and those that start later."""
 
 import asyncio
+import contextlib
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,19 @@ async def test_the_least_used_leave_first(tmp_path: Path) -> None:
     assert await few.get("large") == stored(9_700), "what cannot be kept makes no room"
     assert await few.remove("large")
     assert not await few.remove("large")
+
+
+async def test_what_another_release_has_written_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = SharedResponses(str(tmp_path), 10_000)
+    for name in "ab":
+        kept.put(name, stored(10, f"item-{name}"))
+    assert await kept.get("a") is not None
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("UPDATE responses SET value = x'c1' WHERE id = 'a'")
+        other.execute("UPDATE items SET value = x'c1' WHERE id = 'item-b'")
+    assert (await kept.get("a"), await kept.item("item-a"), await kept.item("item-b")) == (None, None, None)
+    assert caplog.text.count("cannot be read and is not kept any more") == 2
+    assert not await kept.remove("b"), "a response goes with its items"
 
 
 async def test_another_process_that_writes_is_waited_for(tmp_path: Path) -> None:

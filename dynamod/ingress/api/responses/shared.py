@@ -75,8 +75,8 @@ class SharedResponses:
         """An item of an answer. Raises Overloaded."""
 
         def find(database: sqlite3.Connection) -> InputItem | None:
-            row = database.execute("SELECT value FROM items WHERE id = ?", (name,)).fetchone()
-            return None if row is None else _item.decode(row[0])
+            row = database.execute("SELECT response, value FROM items WHERE id = ?", (name,)).fetchone()
+            return None if row is None else _decoded(database, row[0], _item, row[1])
 
         return await self._late(find)
 
@@ -102,7 +102,7 @@ class SharedResponses:
 
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-        except (sqlite3.Error, msgspec.MsgspecError):
+        except sqlite3.Error:
             log.exception("the file of responses cannot be used")
             raise Overloaded(
                 "the kept responses cannot be read now", code="responses_unavailable", retry_after=1
@@ -137,7 +137,17 @@ class SharedResponses:
         if row is None:
             return None
         database.execute("UPDATE responses SET used = ? WHERE id = ?", (time.time_ns(), name))
-        return _response.decode(row[0])
+        return _decoded(database, name, _response, row[0])
+
+
+def _decoded(database: sqlite3.Connection, name: str, decoder: "msgspec.msgpack.Decoder[T]", value: bytes) -> T | None:
+    """What is kept of a response; None, and it goes, where a release with other fields has written it."""
+    try:
+        return decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        log.warning("response %s cannot be read and is not kept any more: %s", name, error)
+        _remove(database, name)
+        return None
 
 
 def _remove(database: sqlite3.Connection, name: str) -> bool:
