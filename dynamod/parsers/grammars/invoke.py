@@ -22,7 +22,7 @@ class Minimax(Grammar):
     """
 
     openings: ClassVar[tuple[str, ...]] = ("<minimax:tool_call>", "<invoke")
-    closings: ClassVar[tuple[str, ...]] = ("</minimax:tool_call>", "</invoke>", "</parameter>")
+    closings: ClassVar[tuple[str, ...]] = ("</minimax:tool_call>", "</invoke>", "</parameter>", "<parameter")
     call: ClassVar[str] = "<invoke"
     parameter: ClassVar[str] = "<parameter"
     tag_end: ClassVar[str] = ">"
@@ -39,7 +39,7 @@ class Minimax(Grammar):
         while True:
             self.calls.begin()
             tag, _ = yield from self.reader.until(self.tag_end, limit=LONGEST_TAG)
-            yield from self._parameters(Parameters(self.calls, attribute(tag)))
+            yield from self.parameters(Parameters(self.calls, attribute(tag)))
             if not (yield from self._next()):
                 return
 
@@ -48,7 +48,8 @@ class Minimax(Grammar):
             yield from self.reader.accept(word)
         return (yield from self.reader.accept(self.call))
 
-    def _parameters(self, parameters: Parameters) -> Steps[None]:
+    def parameters(self, parameters: Parameters) -> Steps[None]:
+        """Those of one call, and its end."""
         reader = self.reader
         while True:
             try:
@@ -116,10 +117,10 @@ class KimiK3(Dsml):
 class Step3(Minimax):
     """`<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="f">...`."""
 
-    openings = ("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>")
+    openings = ("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>", "<steptml:invoke")
     closings = (
         *("<｜tool_calls_end｜>", "<｜tool_call_end｜>", "<｜tool_sep｜>"),
-        *("</steptml:invoke>", "</steptml:parameter>"),
+        *("</steptml:invoke>", "</steptml:parameter>", "<steptml:parameter"),
     )
     call, parameter = "<steptml:invoke", "<steptml:parameter"
     call_end, parameter_end = "</steptml:invoke>", "</steptml:parameter>"

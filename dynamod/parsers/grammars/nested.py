@@ -5,38 +5,26 @@ from typing import Any
 
 from ..reader import LONGEST_NAME, Ended, Malformed, Steps
 from ..typed import kinds, member, quoted, typed_as
-from .base import Grammar
-from .invoke import LONGEST_TAG, attribute
+from .invoke import Minimax
 from .parameters import Parameters, trimmed
 
 _MARK = "]<]minimax[>["
-_CALL = f"{_MARK}<invoke"
 DEEPEST = 50
 
 
-class MinimaxM3(Grammar):
+class MinimaxM3(Minimax):
     """`M<tool_call>M<invoke name="f">M<p>text M</p>M<l>M<item>1M</item>M</l>M</invoke>M</tool_call>`, M the marker.
 
     A value with tags inside is an object, or a list where the schema asks for one or a tag comes twice.
     """
 
-    openings = (f"{_MARK}<tool_call>", _CALL)
+    call = f"{_MARK}<invoke"
+    openings = (f"{_MARK}<tool_call>", call)
     closings = (f"{_MARK}</tool_call>", f"{_MARK}</invoke>", _MARK)
 
-    def read(self, opening: str) -> Steps[None]:
-        """The calls between the outer markers."""
-        self.calls.begin()
-        if opening != _CALL:
-            yield from self.reader.expect(_CALL)
-        while True:
-            self.calls.begin()
-            tag, _ = yield from self.reader.until(">", limit=LONGEST_TAG)
-            name = attribute(tag)
-            yield from self._parameters(Parameters(self.calls, name), self.calls.tools.get(name, {}))
-            if not (yield from self.reader.accept(_CALL)):
-                return
-
-    def _parameters(self, parameters: Parameters, schema: Mapping[str, Any]) -> Steps[None]:
+    def parameters(self, parameters: Parameters) -> Steps[None]:
+        """Those of one call, and its end."""
+        schema = parameters.schema
         while True:
             try:
                 yield from self.reader.expect(f"{_MARK}<")

@@ -6,17 +6,20 @@ from ..typed import quoted, typed
 
 
 class Parameters:
-    """The arguments of one call. A second value for a name is left out: JSON objects have a name once."""
+    """The arguments of one call; `schema` is that of its tool.
+
+    A second value for a name is left out: JSON objects have a name once.
+    """
 
     def __init__(self, calls: Calls, name: str, given: str = "") -> None:
         self._calls = calls
-        self._schema = calls.tools.get(name, {})
+        self.schema = calls.tools.get(name, {})
         self._seen: set[str] = set()
         calls.start(name, given)
 
     def add(self, name: str, text: str) -> None:
         """A parameter as the model wrote it, typed by the tool's schema."""
-        self.add_json(name, typed(text, self._schema, name))
+        self.add_json(name, typed(text, self.schema, name))
 
     def add_json(self, name: str, value: str) -> None:
         """A parameter whose value is JSON text."""
