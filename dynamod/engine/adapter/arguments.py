@@ -6,12 +6,16 @@ Names are the engine's; it checks the values, and its reason is what a user read
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from dynamod.message.errors import UserError
 from dynamod.message.hints import near
 
 from ..base import EngineOptions
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model", "tekken.json", "vocab.json")
+"""Files of which transformers makes a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +108,8 @@ def listened(endpoint: str | None, rank: int) -> str | None:
     if not port.isdigit() or port == "0":
         return None if rank or endpoint.startswith("tcp") else endpoint
     return f"{address}:{int(port) + rank}"
+
+
+def has_tokenizer(folder: Any) -> bool:
+    """Whether an engine finds a tokenizer there, by which it compiles forms of answers."""
+    return bool(folder) and any((Path(folder) / name).is_file() for name in TOKENIZERS)

@@ -27,10 +27,12 @@ from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineRequest, Spawn, answer_limit
 from ..batching.engine import BatchingStatistics
+from ..batching.steps import milliseconds
 from .apart import Apart
 from .arguments import listened
 from .blocks import EngineBlocks
 from .output import StartOutput, one_line, reason, refers
+from .prompts import PromptRate
 from .subscription import Subscription
 from .tiers import HostTier
 from .tracker import keep_tracker_apart
@@ -68,6 +70,7 @@ class AdapterEngine(Engine[Generate]):
         super().__init__(options, spawn)
         self.blocks: EngineBlocks | None = None
         self.host_tier: HostTier | None = None
+        self.prompt_rate = PromptRate()
         self.block_size = self.room = self.vocabulary = self.total_blocks = self.used_blocks = 0
         self.tokens = self.steps = self.queued = self.queried = self.hits = self.preemptions = 0
         self.open = 0  # requests
@@ -280,7 +283,16 @@ class AdapterEngine(Engine[Generate]):
         """The engine reports when it steps; what is open here is known at once."""
         waiting = min(self.queued, self.open)
         active = min(self.used_blocks, self.total_blocks) if self.open else 0
-        return Load(self.open - waiting, waiting, active, self.total_blocks, self.hits / max(1, self.queried))
+        tier, blocks = self.host_tier, self.blocks
+        return Load(
+            running=self.open - waiting,
+            waiting=waiting,
+            active_blocks=active,
+            total_blocks=self.total_blocks,
+            hit_rate=self.hits / max(1, self.queried),
+            prefill_ms=milliseconds(self.prompt_rate.takes(self.block_size)),
+            host_ms=milliseconds(tier.load_seconds_of(blocks.host)) if tier and blocks else 0.0,
+        )
 
     def statistics(self) -> BatchingStatistics:
         """With the blocks that are kept for later. Steps happen in other processes: since when is not known."""

@@ -26,12 +26,23 @@ class HostTier:
 
     def statistics(self, blocks: Held) -> LevelStatistics:
         """With the blocks that the engine has reported; a block's bytes are those of the stored ones on average."""
-        size = self.stored_bytes / blocks.came if blocks.came else 0.0
-        loaded = round(self.loaded_bytes / size) if size else 0
+        size, loaded = self._block_bytes(blocks), round(self._loaded(blocks))
         seconds = round(self.load_seconds * 1000)
         return LevelStatistics(
             len(blocks), round(len(blocks) * size), blocks.came, blocks.went, loaded, 0, 0, 0, seconds
         )
+
+    def load_seconds_of(self, blocks: Held) -> float:
+        """What one block takes to load; 0 where none was."""
+        loaded = self._loaded(blocks)
+        return self.load_seconds / loaded if loaded else 0.0
+
+    def _loaded(self, blocks: Held) -> float:
+        size = self._block_bytes(blocks)
+        return self.loaded_bytes / size if size else 0.0
+
+    def _block_bytes(self, blocks: Held) -> float:
+        return self.stored_bytes / blocks.came if blocks.came else 0.0
 
 
 def split(names: Names, given: Mapping[str, Any]) -> tuple[TierSettings, dict[str, Any]]:

@@ -20,7 +20,7 @@ from ..base import Engine, EngineOptions, EngineRequest, EngineStatistics, Spawn
 from ..forms import OwnForms
 from .handoff import Done, Held, Put
 from .scheduler import BatchScheduler
-from .steps import Chunk, forward_pass
+from .steps import Chunk, forward_pass, milliseconds
 
 
 class BatchingStatistics(EngineStatistics, frozen=True):
@@ -150,7 +150,7 @@ class BatchingEngine(OwnForms, Engine[Generate]):
         schedulers = self.schedulers
         admitted = sum(one.prompt_tokens for one in schedulers)
         times = (*self.block_times(), self.peer_seconds)
-        prefill, host, disk, peer = [float(f"{1000 * seconds:.2g}") for seconds in times]
+        prefill, host, disk, peer = map(milliseconds, times)
         return Load(
             running=sum(len(one.running) for one in schedulers),
             waiting=sum(len(one.waiting) for one in schedulers),

@@ -35,6 +35,11 @@ def forward_pass(
     return ForwardPass(clock.steps, now[0], scheduled, queued, rank, scheduler.begun)
 
 
+def milliseconds(seconds: float) -> float:
+    """For a load, with two digits: whoever gets it is told of each change."""
+    return float(f"{1000 * seconds:.2g}")
+
+
 def summary(values: Sequence[int]) -> tuple[int, int, float]:
     """Number, sum and variance (of the population)."""
     count, total = len(values), sum(values)

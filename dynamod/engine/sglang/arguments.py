@@ -36,8 +36,9 @@ CPU_TOKENS = 32768
 def defaults(values: Mapping[str, Any], *, sockets: str, context: int = 0, cpu: bool = False) -> dict[str, Any]:
     """`values` with what is better here than SGLang's own defaults, where nothing is given.
 
-    Tokens go in and out, so it needs no tokenizer. `sockets`: beginning of the paths of those for KV events. `cpu`:
-    with kernels that need nothing compiled; `context`: tokens that the model can take. Raises UserError.
+    Tokens go in and out, so it needs no tokenizer but for forms (`scheduler.py`). `sockets`: beginning of the paths of
+    those for KV events. `cpu`: with kernels that need nothing compiled; `context`: tokens that the model can take.
+    Raises UserError.
     """
     if cpu and values.get("enable_forward_pass_metrics"):
         raise UserError("SGLang measures its steps on GPUs only", "leave out enable_forward_pass_metrics")
@@ -59,7 +60,7 @@ def defaults(values: Mapping[str, Any], *, sockets: str, context: int = 0, cpu: 
         own["forward_pass_metrics_ipc_name"] = f"ipc://{sockets}-steps"
     if cpu:
         own |= {"device": "cpu", "attention_backend": "torch_native", "sampling_backend": "pytorch"}
-        own |= {"disable_overlap_schedule": True, "disable_cuda_graph": True, "grammar_backend": "none"}
+        own |= {"disable_overlap_schedule": True, "disable_cuda_graph": True}
         own["max_total_tokens"] = min(CPU_TOKENS, 4 * context or CPU_TOKENS)
     return {**own, **values}
 

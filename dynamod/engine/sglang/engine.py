@@ -26,8 +26,8 @@ from ..adapter.tiers import split
 from ..base import answer_limit
 from ..own_transfer import digest
 from .arguments import NAMES, defaults
-from .cpu import run_scheduler_process
 from .request import logprobs, sampling
+from .scheduler import compiles_forms, run_scheduler_process
 from .steps import StepReader
 from .tiers import with_tier
 from .transfer import SgLangTransfer, with_mode
@@ -77,7 +77,7 @@ class SgLang(AdapterEngine):
         self.total_blocks = int(info["max_total_num_tokens"]) // self.block_size * ranks
         if values.get("enable_deterministic_inference"):
             self.can = msgspec.structs.replace(self.can, exact_continuation=True, greedy_continuation=False, seed=True)
-        if not arguments.skip_tokenizer_init and arguments.grammar_backend != "none":  # it compiles by its tokenizer
+        if compiles_forms(arguments):
             self.can = msgspec.structs.replace(self.can, grammars=True, forms=FORMS)
         if (mode := self.options.disaggregation_mode) != "aggregated":
             self.can = msgspec.structs.replace(self.can, handoff=True, needs_prefill=mode == "decode")
@@ -132,8 +132,7 @@ class SgLang(AdapterEngine):
     def _made(self, values: dict[str, Any]) -> Any:
         from sglang.srt.entrypoints.engine import Engine
 
-        if self._cpu and self.options.disaggregation_mode != "aggregated":
-            Engine.run_scheduler_process_func = staticmethod(run_scheduler_process)
+        Engine.run_scheduler_process_func = staticmethod(run_scheduler_process)
         return Engine(**values)
 
     def _transfer(self, values: Mapping[str, Any]) -> SgLangTransfer:

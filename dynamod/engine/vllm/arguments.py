@@ -5,7 +5,7 @@ from typing import Any
 
 from dynamod.message.errors import UserError
 
-from ..adapter.arguments import Names, show
+from ..adapter.arguments import Names, has_tokenizer, show
 from ..adapter.tiers import split
 from ..base import EngineOptions
 
@@ -44,9 +44,9 @@ def leader(values: Mapping[str, Any], address: str) -> dict[str, Any]:
 def defaults(values: Mapping[str, Any], *, sockets: str, kv_bytes: int = 0, cpu: bool = False) -> dict[str, Any]:
     """`values` with what is better here than vLLM's own defaults, where nothing is given.
 
-    Tokens go in and out, so it needs no tokenizer. On a CPU compiling takes half a minute of the start, and more at
-    the first request with logprobs. `sockets`: beginning of the paths of those for KV events. `kv_bytes`: for the KV
-    cache, 0: vLLM's own.
+    Tokens go in and out: a tokenizer is needed for forms of answers only, and read where there is one. On a CPU
+    compiling takes half a minute of the start, and more at the first request with logprobs. `sockets`: beginning of the
+    paths of those for KV events. `kv_bytes`: for the KV cache, 0: vLLM's own.
     """
     events = {
         "enable_kv_cache_events": values.get("enable_prefix_caching") is not False,
@@ -56,7 +56,11 @@ def defaults(values: Mapping[str, Any], *, sockets: str, kv_bytes: int = 0, cpu:
         "replay_endpoint": f"ipc://{sockets}-tcp-replay:1",
         "topic": "kv",
     }
-    own = {"skip_tokenizer_init": True, "disable_log_stats": True, "kv_events_config": events}
+    own = {
+        "skip_tokenizer_init": not has_tokenizer(values.get("tokenizer") or values.get("model")),
+        "disable_log_stats": True,
+        "kv_events_config": events,
+    }
     if values.get("nnodes", 1) > 1:
         own["distributed_executor_backend"] = "mp"
     if cpu:

@@ -71,6 +71,8 @@ class Statistics:
         engine = self._engine
         if iteration is not None:
             engine.preemptions += iteration.num_preempted_reqs
+            for one in iteration.finished_requests:
+                engine.prompt_rate.add(one.num_prompt_tokens, one.num_cached_tokens, one.prefill_time)
         if scheduler is None:
             return
         engine.steps += 1

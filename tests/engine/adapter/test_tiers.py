@@ -131,4 +131,6 @@ def test_what_vllm_copies_is_counted() -> None:
     found = tier.statistics(held)
     assert (found.blocks, found.bytes, found.stored, found.dropped) == (3, 300, 4, 1)
     assert (found.loaded, found.load_milliseconds) == (2, 500)
+    assert tier.load_seconds_of(held) == 0.25
     assert HostTier().statistics(Held()).bytes == 0
+    assert HostTier().load_seconds_of(held) == 0.0

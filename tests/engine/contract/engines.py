@@ -47,6 +47,7 @@ class Served:
     seed: bool = False
     min_tokens: bool = False
     grammars: bool = False
+    replays: bool = False  # it goes on in the middle of a form
     tokens: bool = True
     limits: bool = True  # stop strings and limits are kept for it
     python: str = ""  # the variable that names its interpreter
@@ -77,6 +78,7 @@ ENGINES = {
         seed=True,
         min_tokens=True,
         grammars=True,
+        replays=True,
     ),
     "vllm": Served(
         *("vllm", "sample"),
@@ -85,11 +87,19 @@ ENGINES = {
         logprobs=True,
         seed=True,
         min_tokens=True,
+        grammars=True,
         python="DYNAMOD_TEST_VLLM_PYTHON",
         arguments=("--Worker.engine_args.kv_cache_memory_bytes=200000000",),
     ),
-    "sglang": Served(*("sglang", "sample"), knows=True, exact=True, logprobs=True, python="DYNAMOD_TEST_SGLANG_PYTHON"),
-    "mocker": Served("mocker", exact=True, seed=True, min_tokens=True, grammars=True),
+    "sglang": Served(
+        *("sglang", "sample"),
+        knows=True,
+        exact=True,
+        logprobs=True,
+        grammars=True,
+        python="DYNAMOD_TEST_SGLANG_PYTHON",
+    ),
+    "mocker": Served("mocker", exact=True, seed=True, min_tokens=True, grammars=True, replays=True),
     "echo_core": Served("echo_core", echoes=True, exact=True, min_tokens=True),
     "openai": Served("openai:{url}/v1", echoes=True),
     "pytok": Served("pytok:my_tokens.py", file=TOKENS, echoes=True),

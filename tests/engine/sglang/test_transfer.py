@@ -1,15 +1,12 @@
 """What is decided without SGLang when prompts go from engine to engine: its arguments, the room, an aborted prompt."""
 
-import sys
 from collections.abc import AsyncIterator
-from types import ModuleType
 from typing import Any
 
 import msgspec
 import pytest
 
 from dynamod.engine.base import EngineOptions
-from dynamod.engine.sglang.cpu import run_scheduler_process
 from dynamod.engine.sglang.engine import SgLang
 from dynamod.engine.sglang.transfer import ROOMS, SgLangTransfer, with_mode
 from dynamod.message import tokens
@@ -60,23 +57,6 @@ async def test_both_engines_are_told_the_same_room_at_once() -> None:
         assert (said[0]["bootstrap_host"], said[0]["bootstrap_port"]) == ("10.0.0.1", 5000)
         assert 0 <= said[0]["bootstrap_room"] < 1 << ROOMS
     assert (computed, transfer.shape) == ([request, request], "rendezvous")
-
-
-def test_nixl_takes_main_memory_for_the_memory_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Agent:
-        def __init__(self, name: str) -> None:
-            self.name, self.nixl_mems = name, {"DRAM": 0, "VRAM": 1}
-
-    def run(*arguments: Any, **named: Any) -> tuple[Any, ...]:
-        return Agent("a").nixl_mems, arguments, named
-
-    parts = ("nixl", "nixl._api", "sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.managers.scheduler")
-    for name in parts:
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setattr(sys.modules["nixl._api"], "nixl_agent", Agent, raising=False)
-    monkeypatch.setattr(sys.modules[parts[-1]], "run_scheduler_process", run, raising=False)
-    mems, arguments, named = run_scheduler_process(1, port=2)
-    assert (mems, arguments, named) == ({"DRAM": 0, "VRAM": 0}, (1,), {"port": 2})
 
 
 class Made:

@@ -79,6 +79,15 @@ def test_arguments_that_cannot_be() -> None:
     assert "given as 16 too" in refused(options(arguments={"block_size": 16}), {"block_size": 32})
 
 
+def test_a_tokenizer_is_read_where_there_is_one(tmp_path: Path) -> None:
+    assert defaults({"model": str(tmp_path)}, sockets="")["skip_tokenizer_init"] is True
+    (tmp_path / "tokenizer.json").touch()
+    assert defaults({"model": str(tmp_path)}, sockets="")["skip_tokenizer_init"] is False
+    assert defaults({"model": "m.gguf", "tokenizer": str(tmp_path)}, sockets="")["skip_tokenizer_init"] is False
+    given = {"model": str(tmp_path), "skip_tokenizer_init": True}
+    assert defaults(given, sockets="")["skip_tokenizer_init"] is True
+
+
 def test_defaults_give_way() -> None:
     made = defaults({"dtype": "auto"}, sockets="/run/x")
     assert made["skip_tokenizer_init"] is True

@@ -32,9 +32,14 @@ def detailed(running: int, waiting: int) -> Any:
     return scheduled(running, waiting, iteration_details=details)
 
 
-def iteration(tokens: int) -> Any:
+def iteration(tokens: int, *ended: tuple[int, int, float]) -> Any:
+    """`ended`: of each prompt whose request has ended its tokens, those from a cache, and the seconds it took."""
+    names = ("num_prompt_tokens", "num_cached_tokens", "prefill_time")
     return SimpleNamespace(
-        num_preempted_reqs=0, num_generation_tokens=tokens, inter_token_latencies_iter=[0.01] * tokens
+        num_preempted_reqs=0,
+        num_generation_tokens=tokens,
+        inter_token_latencies_iter=[0.01] * tokens,
+        finished_requests=[SimpleNamespace(**dict(zip(names, one, strict=True))) for one in ended],
     )
 
 
@@ -111,3 +116,15 @@ def test_an_idle_one_says_so() -> None:
     assert engine.forward_pass(0) == ForwardPass(1, 0.0, NOTHING, QueuedRequests(0, 0, 0.0))
     engine._llm = None
     assert engine.forward_pass(0) is None
+
+
+def test_how_fast_prompts_are_computed_is_part_of_the_load() -> None:
+    engine, found = serving()
+    engine.block_size = 32
+    found.record(detailed(1, 0), iteration(1, (50, 0, 9.0), (200, 150, 9.0), (900, 0, -5.0)))
+    assert engine.load().prefill_ms == 0.0, "too short, mostly from a cache, never begun"
+    found.record(detailed(1, 0), iteration(1, (300, 100, 0.1), (800, 0, 0.4)))
+    assert engine.load().prefill_ms == 16.0
+    for _ in range(100):
+        found.record(detailed(1, 0), iteration(1, (1000, 0, 1.0)))
+    assert engine.load().prefill_ms == 32.0, "what was long ago is forgotten"
