@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Machine
+from tests.e2e.conftest import SLOW, Machine
 
 HERE = Path(__file__).parent
 LIMIT = 90.0
@@ -46,13 +46,25 @@ class Served:
         return [self.url, "sample", self.choice]
 
 
-@pytest.fixture(scope="session", params=["mocker", "llamacpp"])
+HEAVY = ("vllm", "sglang")
+"""Engines in environments of their own, which a variable names."""
+LITTLE = {"vllm": ("--Worker.engine_args.kv_cache_memory_bytes=200000000",), "sglang": ()}
+"""For little memory."""
+
+
+@pytest.fixture(
+    scope="session", params=["mocker", "llamacpp", *(pytest.param(name, marks=pytest.mark.heavy) for name in HEAVY)]
+)
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     """The graph of the README, with an engine that keeps to grammars."""
-    engine = request.param
+    engine, seconds = request.param, SLOW
     own: tuple[str, ...]
     if engine == "mocker":  # noise as text, and as fast as it goes; it never calls on its own
         own, choice = ("--Worker.engine_args.speedup_ratio=0",), "required"
+    elif engine in HEAVY:
+        if not (python := os.environ.get(variable := f"DYNAMOD_TEST_{engine.upper()}_PYTHON", "")):
+            pytest.skip(f"{variable} names no python of an environment with {engine}")
+        own, choice, seconds = (f"--Worker.ServiceArgs.python={python}", *LITTLE[engine]), "auto", 300.0
     elif importlib.util.find_spec("llama_cpp") is None:
         pytest.skip("needs the extra llama_cpp")
     else:
@@ -60,7 +72,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     machine = Machine()
     try:
         words = ("serve", "graphs.agg:Frontend", "-f", "configs/agg.yaml", f"--Worker.engine={engine}", *own)
-        url = machine.start("dynamo", *words, "--Frontend.port=0", OMP_NUM_THREADS="1").ready()
+        url = machine.start("dynamo", *words, "--Frontend.port=0", OMP_NUM_THREADS="1").ready(seconds)
         machine.until(lambda: machine.serves(url))
         yield Served(engine, url, choice)
     finally:

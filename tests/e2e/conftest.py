@@ -150,9 +150,9 @@ class Command:
         self.tree()
         return match
 
-    def ready(self) -> str:
+    def ready(self, seconds: float = SLOW) -> str:
         """Wait until its graph is ready; returns the URL (empty without one)."""
-        return self.prints(r"\S+ ready(?:: (\S+))?\n")[1] or ""
+        return self.prints(r"\S+ ready(?:: (\S+))?\n", seconds)[1] or ""
 
     def send(self, number: int) -> float:
         """Send a signal; returns the time."""

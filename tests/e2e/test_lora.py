@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import signal
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,48 +13,21 @@ import pytest
 from tests.adapters import write_adapter
 from tests.preprocess.conftest import write_gguf
 
+from .lora import GREEDY, NAMES, SEEDS, WORDS, as_list, change, flags, models, ready, text, texts
+
 if importlib.util.find_spec("llama_cpp") is None:
     pytest.skip("needs the extra llama_cpp", allow_module_level=True)
 
 pytestmark = pytest.mark.engine
 
 ONE = {"OMP_NUM_THREADS": "1"}
-SEEDS = {"one": 9, "two": 18, "three": 3}
-"""With these the best token behind WORDS and COUNTS is clearly the best: sums in another order do not change texts."""
-COUNT = "Count from 1 to 20."
 COUNTS = ("Count from 1 to 200.", "Count from 5 to 150.")
-NAMES = ("sample", "one", "two")
-WORDS = [f"{words} " * 13 + COUNT for words in ("water river night", "night apple apple", "cloud river song")]
-GREEDY = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("adapters")
     return {name: write_adapter(folder / f"{name}.gguf", seed) for name, seed in SEEDS.items()}
-
-
-def flags(adapters: dict[str, Path], *names: str) -> list[str]:
-    return [word for name in names for word in ("--lora", f"{name}={adapters[name]}")]
-
-
-def as_list(adapters: dict[str, Path], *names: str) -> str:
-    return json.dumps([f"{name}={adapters[name]}" for name in names])
-
-
-def text(machine: Any, url: str, name: str, prompt: str) -> str:
-    status, body = machine.ask(url, "/v1/completions", {"model": name, "prompt": prompt, **GREEDY})
-    assert status == 200, body
-    return str(json.loads(body)["choices"][0]["text"])
-
-
-def texts(machine: Any, url: str, asked: Iterable[tuple[str, str]], together: int = 1) -> list[str]:
-    with ThreadPoolExecutor(together) as pool:
-        return list(pool.map(lambda one: text(machine, url, *one), asked))
-
-
-def models(machine: Any, url: str) -> dict[str, dict[str, Any]]:
-    return {one["id"]: one for one in json.loads(machine.ask(url, "/v1/models")[1])["data"]}
 
 
 def workers(machine: Any, *words: str, count: int = 2) -> str:
@@ -67,16 +39,6 @@ def workers(machine: Any, *words: str, count: int = 2) -> str:
     url: str = command.ready()
     ready(machine, url, count)
     return url
-
-
-def ready(machine: Any, url: str, count: int) -> None:
-    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready"] * count)
-    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == count)
-
-
-def change(machine: Any, url: str, what: str, **body: Any) -> tuple[int, str]:
-    found: tuple[int, str] = machine.ask(url, f"/v1/{what}_lora_adapter", body)
-    return found
 
 
 def test_adapters_are_models_whose_texts_are_the_same_alone_and_mixed(machine: Any, adapters: dict[str, Path]) -> None:

@@ -18,10 +18,14 @@ def run_scheduler_process(server_args: Any, *arguments: Any, **named: Any) -> An
 
 
 def compiles_forms(server_args: Any) -> bool:
-    """Whether it keeps answers to forms. `server_args`: of SGLang, with what it has chosen by itself."""
+    """Whether it keeps answers to forms. `server_args`: of SGLang, with None for what it chooses by itself."""
     if server_args.grammar_backend == "none" or server_args.is_embedding:
         return False
-    return not server_args.skip_tokenizer_init or has_tokenizer(server_args.tokenizer_path)
+    return not server_args.skip_tokenizer_init or has_tokenizer(_tokenizer(server_args))
+
+
+def _tokenizer(server_args: Any) -> Any:
+    return server_args.tokenizer_path or server_args.model_path
 
 
 def _compile_forms(server_args: Any) -> None:
@@ -37,7 +41,7 @@ def _compile_forms(server_args: Any) -> None:
         begin(self, scheduler)
         config = scheduler.model_config
         tokenizer = read(
-            server_args.tokenizer_path,
+            _tokenizer(server_args),
             tokenizer_mode=server_args.tokenizer_mode,
             trust_remote_code=server_args.trust_remote_code,
             tokenizer_revision=server_args.revision,

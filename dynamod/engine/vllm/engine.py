@@ -160,7 +160,7 @@ class Vllm(AdapterEngine):
         kv_bytes = _kv_bytes() if cpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE") else 0
         values = defaults(values, sockets=self.socket_prefix(), kv_bytes=kv_bytes, cpu=cpu)
         self.host_tier = HostTier() if tiers.tiered else None
-        values = with_lora(values, self.options.lora)
+        values = with_lora(values, self.options.lora, cpu=cpu)
         values = with_tier(values, tiers, options.disaggregation_mode, cpu=cpu)
         values = with_connector(values, self.options.disaggregation_mode, cpu=cpu)
         if cpu and values["enforce_eager"]:

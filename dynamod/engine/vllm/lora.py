@@ -1,4 +1,4 @@
-"""LoRA adapters in vLLM: its arguments for them, its requests, and which are loaded. Tried at a mock only.
+"""LoRA adapters in vLLM: its arguments for them, its requests, and which are loaded.
 
 vLLM gets an adapter's digest as its name. So its prefix cache and its KV events tell adapters apart by what they
 compute, also when another adapter takes the place of one under the same name.
@@ -21,10 +21,18 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 TOGETHER = 8
 """Adapters of one batch, at most, where `max_loras` is not given: each takes memory."""
 
+CPU_EXTENSION = "dynamod.engine.vllm.cpu_lora.Adapters"
+"""What mends answers without adapters where the engine computes on a CPU."""
 
-def with_lora(values: Mapping[str, Any], adapters: Iterable[Adapter]) -> dict[str, Any]:
+
+def with_lora(values: Mapping[str, Any], adapters: Iterable[Adapter], *, cpu: bool = False) -> dict[str, Any]:
     """VLLM's arguments for these adapters, where they are not given. Raises UserError."""
     given = list(adapters)
+    if cpu and (given or values.get("enable_lora")):
+        if values.get("worker_extension_cls"):
+            hint = "leave one of them out"
+            raise UserError("vllm argument worker_extension_cls: on a CPU adapters need one of ours", hint)
+        values = {**values, "worker_extension_cls": CPU_EXTENSION}
     if not given:
         return dict(values)
     if values.get("enable_lora") is False:

@@ -57,10 +57,11 @@ def arguments(folder: Path, **fields: Any) -> Any:
     given = {
         "device": "cuda",
         "disaggregation_mode": "null",
-        "grammar_backend": "xgrammar",
+        "grammar_backend": None,
         "is_embedding": False,
         "skip_tokenizer_init": True,
-        "tokenizer_path": str(folder),
+        "model_path": str(folder),
+        "tokenizer_path": None,
         "tokenizer_mode": "auto",
         "trust_remote_code": False,
         "revision": "r1",
@@ -92,3 +93,4 @@ def test_where_forms_are_compiled(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").touch()
     assert compiles_forms(arguments(tmp_path))
     assert not compiles_forms(arguments(tmp_path, grammar_backend="none"))
+    assert not compiles_forms(arguments(tmp_path, tokenizer_path=str(tmp_path / "elsewhere")))

@@ -31,6 +31,11 @@ def test_arguments(tmp_path: Path) -> None:
         with_lora({"enable_lora": False}, [small])
     with pytest.raises(UserError, match="has the rank 1000, and vLLM computes 512 at most"):
         with_lora({}, [peft(tmp_path / "huge", 1000)])
+    for values, given in (({}, [small]), ({"enable_lora": True}, [])):
+        assert with_lora(values, given, cpu=True)["worker_extension_cls"].endswith("cpu_lora.Adapters")
+        with pytest.raises(UserError, match="worker_extension_cls: on a CPU"):
+            with_lora({**values, "worker_extension_cls": "mine.Own"}, given, cpu=True)
+    assert with_lora({}, [], cpu=True) == {}
     with pytest.raises(UserError, match="does not say its rank"):
         with_lora({}, [peft(tmp_path / "none", None)])
 
