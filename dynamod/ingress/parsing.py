@@ -66,7 +66,7 @@ class ModelParsers:
 
     @staticmethod
     def _named(name: str, found: str | None) -> str | None:
-        return None if name == NONE else found if name in ("", AUTO) else name
+        return None if name == NONE else found if name in AUTO else name
 
     def of(self, request: ChatRequest, special: Sequence[str]) -> NewParser | None:
         """What makes the parsers of a request's choices; None where its text stays as it is.

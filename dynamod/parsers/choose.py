@@ -85,15 +85,18 @@ _PROMPT_THINKS = re.compile(r"add_generation_prompt(?:(?!</think>).)*<think>(?!(
 NONE = "none"
 """In place of a parser's name: text stays as it is."""
 
-AUTO = "auto"
-"""In place of a parser's name, as if there were none: the one that the chat template shows."""
+AUTO = ("", "auto", "hf", "response_template")
+"""In place of a parser's name: the one that the chat template shows.
+
+vLLM's `hf` and SGLang's `response_template` leave the format to the model's files too, but read another one of them.
+"""
 
 
 def check_names(tool: str, reasoning: str) -> None:
     """Names that people have given, empty where they gave none. Raises UserError that lists the known ones."""
-    if tool not in ("", AUTO, NONE):
+    if tool not in (*AUTO, NONE):
         grammar_class(tool)
-    if reasoning not in ("", AUTO, NONE):
+    if reasoning not in (*AUTO, NONE):
         thinking_of(reasoning)
 
 

@@ -16,6 +16,7 @@ from dynamod.preprocess.model import Model
     [
         ("", "", ("hermes", "basic")),
         ("auto", "auto", ("hermes", "basic")),
+        ("hf", "response_template", ("hermes", "basic")),
         ("none", "auto", ("none", "basic")),
         ("glm47", "none", ("glm47", "none")),
         ("of-a-later-version", "auto", ("none", "none")),

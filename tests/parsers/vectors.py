@@ -83,13 +83,13 @@ def glm(name: str, arguments: dict[str, Any], line: str = "\n") -> str:
     return f"<tool_call>{name}{line}{inner}</tool_call>"
 
 
-def hunyuan(suffix: str = "", separator: str = "<tool_sep>") -> Callable[[Sequence[Asked]], str]:
+def hunyuan(suffix: str = "", separator: str = "<tool_sep>", line: str = "\n") -> Callable[[Sequence[Asked]], str]:
     def call(name: str, arguments: dict[str, Any]) -> str:
-        inner = glm(name, arguments).removeprefix(f"<tool_call>{name}")
-        return f"<tool_call>{name}{separator}{inner}\n"
+        inner = glm(name, arguments, line).removeprefix(f"<tool_call>{name}")
+        return f"<tool_call>{name}{separator}{inner}{line}"
 
     return lambda calls: retagged(
-        f"<tool_calls>\n{''.join(call(*one) for one in calls)}</tool_calls>",
+        f"<tool_calls>{line}{''.join(call(*one) for one in calls)}</tool_calls>",
         *((f"{tag}>", f"{tag}{suffix}>") for tag in ("tool_calls", "tool_call", "tool_sep", "arg_key", "arg_value")),
     )
 
@@ -342,7 +342,7 @@ FORMATS = {
         ("<think:opensource>", "</think:opensource>"),
         prompt="<think:opensource></think:opensource>",
     ),
-    "hy_v4": Format("hy_v4", hunyuan(separator=""), "hy_v4"),
+    "hy_v4": Format("hy_v4", hunyuan(separator="", line=""), "hy_v4"),
     "iquest_q1": Format(
         "iquest_q1", each(lambda *call: retagged(glm(*call), ("tool_call>", "iquest_tool_call>"))), "basic"
     ),

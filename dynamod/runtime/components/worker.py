@@ -112,7 +112,7 @@ class WorkerComponent(Worker):
 
     def _published(self, card: ModelCard) -> None:
         names = ("tool_call_parser", "reasoning_parser", "reasoning_field_name")
-        given = {name: value for name in names if (value := getattr(self._settings, name)) not in ("", AUTO)}
+        given = {name: value for name in names if (value := getattr(self._settings, name)) not in AUTO}
         self._card = card = msgspec.structs.replace(card, **given)
         self._ctx.pool = PREFILL if self.role == PREFILL else ""
         if self._announced:
