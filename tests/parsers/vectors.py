@@ -263,6 +263,9 @@ FORMATS = {
     "qwen3_coder": Format("qwen3_coder", each(lambda *call: f"<tool_call>\n{qwen(*call)}\n</tool_call>")),
     "qwen3_coder plain": Format("qwen3_coder", each(qwen)),
     "qwen3_coder together": Format("qwen3_coder", each(qwen, "<tool_call>", "</tool_call>")),
+    "qwen3_coder json": Format(
+        "qwen3_coder", each(lambda name, given: f"<function={name}>{json.dumps(given)}</function>", between="")
+    ),
     "mimo": Format("mimo", each(lambda *call: f"<tool_call>\n{qwen(*call, '')}\n</tool_call>"), "mimo"),
     "seed_oss": Format(
         "seed_oss",

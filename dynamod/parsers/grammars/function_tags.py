@@ -4,11 +4,15 @@ from typing import ClassVar
 
 from ..reader import Ended, Steps
 from .base import Grammar
+from .json_calls import arguments
 from .parameters import Parameters, trimmed
 
 
 class Qwen3Coder(Grammar):
-    """`<tool_call><function=f><parameter=p>value</parameter></function></tool_call>`; the outer tags may be missing."""
+    """`<tool_call><function=f><parameter=p>value</parameter></function></tool_call>`; the outer tags may be missing.
+
+    In place of parameters a JSON object may stand: `<function=f>{...}</function>`.
+    """
 
     openings: ClassVar[tuple[str, ...]] = ("<tool_call>", "<function=")
     closings: ClassVar[tuple[str, ...]] = ("</tool_call>", "</function>", "</parameter>", "<parameter=")
@@ -32,6 +36,13 @@ class Qwen3Coder(Grammar):
         reader = self.reader
         name, _ = yield from reader.name(">")
         parameters = Parameters(self.calls, name)
+        try:
+            first = yield from reader.peek()
+        except Ended:
+            raise parameters.unclosed() from None
+        if first == "{":
+            yield from arguments(reader, self.calls)
+            return
         while True:
             try:
                 tag = yield from reader.expect("<parameter=", "</function>", "</tool_call>", *self.closings)
