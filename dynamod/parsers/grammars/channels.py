@@ -72,7 +72,6 @@ class Muse(Harmony):
     openings = ("<|start|>", "<|message|>", *_Atem.openings)
     closings = ("<|eom|>", "<|eot|>", *_Atem.closings)
     within = _Atem.closings
-    prompts = ("<|start|>assistant",)
     ends = ("<|eom|>", "<|eot|>")
     answers: ClassVar[tuple[str, ...]] = ("user", "commentary", "")
 

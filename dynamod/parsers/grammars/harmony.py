@@ -43,7 +43,9 @@ class Harmony(Grammar):
         if not opening:
             if not first:
                 raise Malformed
+            self.calls.begin()  # a text that ends before that is none of a header
             yield from self.reader.expect("to=")
+            self.calls.pending = False
         header, stop = yield from self.reader.until(_MESSAGE, *self.ends, limit=LONGEST_HEADER)
         if stop == _MESSAGE:
             header = header if opening else f"to={header}"

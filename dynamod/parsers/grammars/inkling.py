@@ -1,6 +1,8 @@
 """Inkling: blocks of reasoning, text and calls, each with the token of its kind."""
 
-from ..reader import LONGEST_NAME, Ended, Malformed, Steps
+import string
+
+from ..reader import LONGEST_NAME, Malformed, Steps
 from ..segments import Content, Reasoning
 from .base import Grammar
 from .json_calls import json_call
@@ -9,6 +11,7 @@ _MODEL = "<|message_model|>"
 _THINKING, _TEXT, _CALL = "<|content_thinking|>", "<|content_text|>", "<|content_invoke_tool_json|>"
 _OTHERS = ("<|content_invoke_tool_text|>", "<|content_tool_error|>")
 _KINDS = (_THINKING, _TEXT, _CALL, *_OTHERS)
+_NAME = f"{string.ascii_letters}{string.digits}_-."
 _ENDS = ("<|end_message|>", "<|content_model_end_sampling|>")
 
 
@@ -35,12 +38,11 @@ class Inkling(Grammar):
 
     def _header(self) -> Steps[str]:
         """The token behind the author's name. Raises Malformed where the block has none: its text is content."""
-        try:
-            _, stop = yield from self.reader.until(_MODEL, *_KINDS, *_ENDS, limit=LONGEST_NAME)
-        except Ended:
-            if "<" not in "".join(self.reader.log or ()) + self.reader.held:
-                raise Malformed from None
-            raise
-        if stop in _ENDS:
-            raise Malformed
-        return stop
+        reader = self.reader
+        yield from reader.peek()
+        while not (rest := reader.held.lstrip(_NAME)):
+            if reader.closed or len(reader.held) > LONGEST_NAME:
+                raise Malformed
+            yield
+        reader.cut(len(reader.held) - len(rest))
+        return (yield from reader.expect(_MODEL, *_KINDS))
