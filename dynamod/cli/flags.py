@@ -119,7 +119,7 @@ def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Seq
     add("--model-config", metavar="PATH", help="folder with tokenizer and template, for a GGUF without them")
     add("--context-length", type=int, metavar="N", help="reduce the model's context to N tokens")
     add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
-    calls = "format in which the model calls tools (default: as its chat template says; none: text stays as it is)"
+    calls = "format in which the model calls tools (default, auto: as its template says; none: text stays as it is)"
     add("--tool-call-parser", "--dyn-tool-call-parser", metavar="NAME", help=calls)
     add("--reasoning-parser", "--dyn-reasoning-parser", metavar="NAME", help="and that in which it reasons")
     _reasoning_field_flag(add)

@@ -11,6 +11,7 @@ from dynamod.message.errors import UserError
 from dynamod.message.openai import ChatRequest, EngineFields
 from dynamod.message.worker import Grammar
 from dynamod.parsers import (
+    AUTO,
     NONE,
     Arguments,
     BehindReasoning,
@@ -65,7 +66,7 @@ class ModelParsers:
 
     @staticmethod
     def _named(name: str, found: str | None) -> str | None:
-        return None if name == NONE else name or found
+        return None if name == NONE else found if name in AUTO else name
 
     def of(self, request: ChatRequest, special: Sequence[str]) -> NewParser | None:
         """What makes the parsers of a request's choices; None where its text stays as it is.

@@ -1,12 +1,13 @@
 """Reasoning and tool calls in a model's text: `make_parser`, one per choice, and `choose` when none is named."""
 
 from .behind import BehindReasoning
-from .choose import NONE, check_names, choose
+from .choose import AUTO, NONE, check_names, choose
 from .parser import OutputParser, make_parser, opening_of
 from .segments import Arguments, Call, CallStart, Content, Dropped, Reasoning, Segment, ToolSpec, assemble
 from .thinking import thinking_of
 
 __all__ = [
+    "AUTO",
     "NONE",
     "Arguments",
     "BehindReasoning",

@@ -8,7 +8,7 @@ from .grammars.base import Grammar
 from .markers import Markers, markers
 from .reader import Ended, Malformed, Reader, Steps
 from .segments import Content, Reasoning, Segment, ToolSpec
-from .thinking import Thinking, thinking_of
+from .thinking import Thinking, suffix_of, thinking_of
 
 TURN_ENDS = (
     *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>", "<turn|>"),
@@ -62,12 +62,11 @@ class OutputParser:
         dropped = (*TURN_ENDS, *special)
         thoughts = () if thinking.append else (*thinking.openings, *thinking.closings)
         if grammar is None:
-            both = markers(*thoughts, *dropped)
-            return both, both
+            return markers(*thoughts, *thinking.around, *dropped), markers(*thoughts, *dropped)
         strong = () if grammar.weak else grammar.openings
         inside = (*strong, *(grammar.closings if grammar.channels else ()))
         return (
-            markers(*thoughts, *grammar.openings, *grammar.closings, *dropped),
+            markers(*thoughts, *thinking.around, *grammar.openings, *grammar.closings, *dropped),
             markers(*thoughts, *inside, *dropped),
         )
 
@@ -124,8 +123,10 @@ class OutputParser:
                 inside = grammar.kind is Reasoning if fresh else inside
             elif marker in thinking.openings:
                 inside = True
-            elif marker in thinking.closings or (grammar is not None and marker in grammar.closings):
+            elif marker in thinking.closings or marker in thinking.around:
                 inside = False
+            elif grammar is not None and marker in grammar.closings:
+                inside = inside and marker in grammar.within
             else:
                 fresh = False  # a special token: what is around it goes on
 
@@ -209,15 +210,23 @@ def make_parser(
     grammar = grammar_class(tool) if tool is not None else None
     thinking = thinking_of(reasoning) if reasoning is not None else _NOTHING
     if thinking.channels and (grammar is None or not grammar.channels):
-        grammar = grammar_class("harmony")  # channels have calls too: one parser owns both
+        grammar = grammar_class(thinking.channels)  # channels have calls too: one parser owns both
     if grammar is not None and grammar.channels:
         thinking = _NOTHING
+    if thinking.suffixes or (grammar is not None and grammar.suffixes):
+        suffix = suffix_of(prompt, special)
+        grammar, thinking = grammar.suffixed(suffix) if grammar is not None else None, thinking.suffixed(suffix)
     inside = not thinking.append and thinking.begins_inside(prompt)
-    return OutputParser(grammar, thinking, tools, seed, inside, special)
+    parser = OutputParser(grammar, thinking, tools, seed, inside, special)
+    tail = prompt[-200:].rstrip()
+    for beginning in grammar.prompts if grammar is not None else ():
+        if tail.endswith(beginning):
+            parser.feed(beginning)  # the text goes on from there
+    return parser
 
 
 def opening_of(tool: str, special: Sequence[str]) -> tuple[str, bool]:
     """The marker that calls of a format begin with, empty for none, and whether one of its markers is `special`."""
-    grammar = grammar_class(tool)
+    grammar = grammar_class(tool).suffixed(suffix_of("", special))
     opening = grammar.openings[0] if grammar.openings and not grammar.channels else ""
     return opening, any(marker in special for marker in (*grammar.openings, *grammar.closings))

@@ -150,14 +150,14 @@ class Reader:
                 # A backslash waits for what it escapes, all before it goes on.
                 piece = self.cut(len(self.held) if match is None else match.start())
                 if piece:
-                    parts.append(_CONTROL.sub(_escaped, piece) if quoted else piece)
+                    parts.append(escaped(piece) if quoted else piece)
                 if sent < len(parts):
                     emit("".join(parts[sent:]))
                     sent = len(parts)
                 yield from self.more()
                 continue
             piece = self.cut(match.end() + escape)
-            parts.append(_CONTROL.sub(_escaped, piece) if quoted else piece)
+            parts.append(escaped(piece) if quoted else piece)
             if match[0] == '"':
                 quoted = not quoted
             elif match[0] in "{[":
@@ -178,8 +178,9 @@ def decoded(text: str) -> object:
         raise Malformed from error
 
 
-def _escaped(match: "re.Match[str]") -> str:
-    return f"\\u{ord(match[0]):04x}"
+def escaped(text: str) -> str:
+    """Text of a string with its control characters as JSON and Python write them."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _ignored(_: str) -> None:

@@ -1,6 +1,7 @@
 """Reasoning in a model's text: the markers around it, by the names that Dynamo, vLLM and SGLang give their parsers."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -10,14 +11,26 @@ from dynamod.message.errors import UserError
 class Thinking(msgspec.Struct, frozen=True):
     """`inside`: text begins with reasoning, unless the prompt says otherwise. `append`: reasoning stays in the content,
 
-    behind an opening marker. `channels`: reasoning is a channel of the harmony format.
+    behind an opening marker. `channels`: reasoning is a channel of this grammar of calls. `around`: markers around the
+    answer, which are no content. `suffixes`: checkpoints put a suffix into the tags.
     """
 
     openings: tuple[str, ...] = ("<think>",)
     closings: tuple[str, ...] = ("</think>",)
     inside: bool = False
     append: bool = False
-    channels: bool = False
+    channels: str = ""
+    around: tuple[str, ...] = ()
+    suffixes: bool = False
+
+    def suffixed(self, suffix: str) -> "Thinking":
+        """The markers with this suffix in their tags, where checkpoints put one there."""
+        if not self.suffixes:
+            return self
+        openings, closings = (
+            tuple(word.replace(">", f"{suffix}>") for word in words) for words in (self.openings, self.closings)
+        )
+        return msgspec.structs.replace(self, openings=openings, closings=closings, suffixes=False)
 
     def begins_inside(self, prompt: str) -> bool:
         """Whether the text behind this prompt begins with reasoning: the last marker near the prompt's end says it."""
@@ -32,6 +45,8 @@ class Thinking(msgspec.Struct, frozen=True):
         The opening one is empty where the prompt has begun it. None, too, where the prompt has switched it off, and for
         formats whose end a form cannot wait for: several markers, channels, `special` tokens, which no form allows.
         """
+        if self.suffixes:
+            return self.suffixed(suffix_of(prompt, special)).before_form(prompt, special)
         if self.channels or self.append or len(self.closings) != 1 or self.closings[0] in special:
             return None
         if self.begins_inside(prompt):
@@ -52,7 +67,10 @@ THINKING = {
     "granite": Thinking(
         ("Here is my thought process:", "Here's my thought process:"), ("Here is my response:", "Here's my response:")
     ),
-    "gpt_oss": Thinking((), (), channels=True),
+    "gpt_oss": Thinking((), (), channels="harmony"),
+    "inkling": Thinking((), (), channels="inkling"),
+    "muse_glimmer": Thinking((), (), channels="muse_glimmer"),
+    "beam": Thinking((), (), channels="beam"),
     "mistral": Thinking(("[THINK]",), ("[/THINK]",)),
     "kimi": Thinking(("◁think▷",), ("◁/think▷",)),
     "kimi_k2": TAGS,
@@ -68,6 +86,16 @@ THINKING = {
     "apertus": Thinking(("<|inner_prefix|>",), ("<|inner_suffix|>",)),
     "kimi_k3": Thinking(("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",)),
     "seed_oss": Thinking(("<seed:think>",), ("</seed:think>",)),
+    "ernie45": Thinking(around=("<response>", "</response>", "\n</response>")),
+    "hunyuan_a13b": Thinking(around=("<answer>", "</answer>", "\n</answer>")),
+    "hunyuan": Thinking(suffixes=True),
+    "k2_horizon": Thinking(
+        ("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
+        ("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
+        inside=True,
+    ),
+    "plamo3": Thinking(("<|plamo:begin_think:plamo|>",), ("<|plamo:end_think:plamo|>",)),
+    "solar_open2": Thinking(("<|think:start|>",), ("<|think:end|>",)),
 }
 """Own name -> markers."""
 
@@ -80,6 +108,8 @@ ALIASES = {
     "deepseek_v32": "deepseek_v3",
     "deepseek_v4": "deepseek_v3",
     "deepseek_v41": "deepseek_v3",
+    "deepseekv4": "deepseek_v3",
+    "gemma_4": "gemma4",
     "openai_gptoss": "gpt_oss",
     "harmony": "gpt_oss",
     "kimi_k25": "kimi_k2",
@@ -93,13 +123,36 @@ ALIASES = {
     "glm": "glm45",
     "holo2": "basic",
     "interns1": "basic",
-    "ernie45": "basic",
     "mimo": "basic",
+    "minicpmv": "basic",
+    "dots": "basic",
+    "nanbeige": "basic",
+    "poolside_v1": "basic",
+    "gigachat35": "deepseek_r1",
+    "iquest_q1": "deepseek_r1",
+    "ling3": "glm45",
+    "hy_v3": "hunyuan",
+    "hy_v4": "hunyuan",
+    "apertus2509": "apertus",
+    "granite_thinking_parser": "nemotron_nano",
+    "muse": "muse_glimmer",
     "olmo3": "deepseek_r1",
     "minimax": "minimax_m2",
     "minimax_m2_append_think": "minimax_append_think",
 }
 """Name of another system -> own name."""
+
+
+_SUFFIX = re.compile(r"</?think(:[^\s<>]+)>")
+
+
+def suffix_of(prompt: str, special: Iterable[str]) -> str:
+    """What a checkpoint has put into the tags of its format, `:opensource` of `<think:opensource>`; empty for nothing.
+
+    The end of its prompts shows it, and so do its `special` tokens.
+    """
+    found = _SUFFIX.search(prompt[-200:]) or next(filter(None, map(_SUFFIX.fullmatch, special)), None)
+    return found[1] if found is not None else ""
 
 
 def thinking_of(name: str) -> Thinking:

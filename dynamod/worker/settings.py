@@ -45,10 +45,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kv_cache_block_size: Annotated[Positive | None, _about("tokens per block; the engine's own (mocker 64)")] = None
     migration_limit: Annotated[int, Meta(ge=0, le=1023)] = 3
     tool_call_parser: Annotated[
-        str, _about("format in which the model calls tools, or none; default: as its chat template says")
+        str, _about("format in which the model calls tools, or none; default, auto: as its chat template says")
     ] = ""
     reasoning_parser: Annotated[
-        str, _about("format in which the model reasons, or none; default: as its chat template says")
+        str, _about("format in which the model reasons, or none; default, auto: as its chat template says")
     ] = ""
     reasoning_field_name: Annotated[
         Literal["", ReasoningField], _about("member of chat answers that has the reasoning; default: the frontend's")

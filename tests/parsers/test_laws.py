@@ -16,6 +16,9 @@ MARKUP = re.compile(
     r"|\[/?TOOL_CALLS\]|\[/?THINK\]|</?TOOLCALL>|</?seed:\w+>|</?minimax:\w+>|</?invoke[ >]"
     r"|<\|channel>|<channel\|>|<\|tool_call>|<tool_call\|>"
     r"|<\|[A-Z_]+\|>|</?mm:think>|</?steptml:\w+[ >]|</?(?:start|end)_function_call>|<escape>|<\|\"\|>"
+    r"|</?ifm\|\w+>|</?(?:atem|rfl):\w+[ >]|<\|(?:tool_call|tool_arg|think):\w+\|>|<\|plamo:[a-z_:]*\|>"
+    r"|</?iquest_tool_call>|</?dots_function_call>|</?(?:function|param) |</param>|</?function_call>|<!\[CDATA\["
+    r"|</?(?:tool_calls?|tool_sep|think|arg_\w+)(?::\w+)?>"
     r"|◁/?think▷|\[ARGS\]|\[CALL_ID\]|</?function_calls>|</?longcat_tool_call>"
 )
 """Markers of all formats, found apart from the code under test."""
@@ -39,7 +42,7 @@ cuts = st.lists(st.integers(1, 9), max_size=40)
 
 def parse(form: Format, text: str, sizes: list[int] | None, reason: str = "stop") -> list[Any]:
     """Segments of the text in pieces of these sizes, then one by one; None: all at once."""
-    parser = make_parser(form.tool, form.reasoning, TOOLS, seed="s")
+    parser = make_parser(form.tool, form.reasoning, TOOLS, seed="s", prompt=form.prompt)
     made, at = [], 0
     for size in sizes if sizes is not None else [len(text)]:
         made += parser.feed(text[at : at + size])
@@ -147,10 +150,10 @@ def test_noise_is_no_markup_in_content_and_no_broken_call(form, data, sizes) -> 
 @given(text=texts)
 @settings(max_examples=15, deadline=None)
 def test_text_without_markers_is_not_changed_and_not_held(form, text) -> None:
-    parser = make_parser(form.tool, form.reasoning, TOOLS)
+    parser = make_parser(form.tool, form.reasoning, TOOLS, prompt=form.prompt)
     given_back = "".join(segment.text for character in text for segment in parser.feed(character))
     assert text.startswith(given_back)
     held = text[len(given_back) :]
     assert held == "" or len(held) < 40
     assert given_back + "".join(segment.text for segment in parser.finish()) == text
-    assert make_parser(form.tool, form.reasoning, TOOLS).feed("word") == [Content("word")]
+    assert make_parser(form.tool, form.reasoning, TOOLS, prompt=form.prompt).feed("word") == [Content("word")]

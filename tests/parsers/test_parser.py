@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dynamod.message.errors import UserError
-from dynamod.parsers import Call, Content, Dropped, Reasoning, ToolSpec, assemble, choose, make_parser
+from dynamod.parsers import Call, Content, Dropped, Reasoning, ToolSpec, assemble, choose, make_parser, opening_of
 from dynamod.parsers.grammars import ALIASES, GRAMMARS, grammar_class
 from dynamod.parsers.reader import Reader, Steps
 from dynamod.parsers.thinking import ALIASES as THINKING_ALIASES
@@ -29,7 +29,7 @@ def test_every_name_and_alias_has_a_parser() -> None:
     for name in (*THINKING, *THINKING_ALIASES):
         thinking_of(name)
     assert grammar_class("MiniMax-M2") is grammar_class("minimax_m2")
-    assert {form.tool for form in FORMATS.values()} >= GRAMMARS.keys() - {"default"}
+    assert {form.tool for form in FORMATS.values()} >= GRAMMARS.keys()
 
 
 @pytest.mark.parametrize(("tool", "reasoning"), [("hermez", None), (None, "quen3")])
@@ -58,6 +58,26 @@ def test_an_unknown_name_lists_the_known_ones(tool, reasoning) -> None:
          "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|return|>",
          [Reasoning("a"), Content("b")]),
         (None, "", "<think>a", [Content("<think>a")]),
+        ("ernie45", "", "<think>\na</think>\n\n<response>\nb\n</response>\n", [Reasoning("a"), Content("b")]),
+        ("hunyuan_a13b", "", "<think>\na</think>\n<answer>\nb\n</answer>", [Reasoning("a"), Content("b")]),
+        ("hy_v3", "<｜hy_Assistant:v1｜><think:v1>", "a</think:v1>b", [Reasoning("a"), Content("b")]),
+        ("hy_v3", "<think:v1></think:v1>", "</think>b", [Content("</think>b")]),
+        ("k2_horizon", "<ifm|think_fast>", "a</ifm|think_fast>\nb", [Reasoning("a"), Content("b")]),
+        ("inkling", "<|message_model|>", "me<|content_thinking|>a<|end_message|>", [Reasoning("a")]),
+        ("inkling", "<|message_model|>", "b is all", [Content("b is all")]),
+        ("inkling", "<|message_model|>", '{"b": "<p>"}', [Content('{"b": "<p>"}')]),
+        ("inkling", "<|message_model|>", "b", [Content("b")]),
+        ("inkling", "<|message_model|>", "me<|content_te", []),
+        ("muse_glimmer", "<|start|>assistant", "b is all", [Content("b is all")]),
+        ("muse_glimmer", "<|start|>assistant", "to", [Content("to")]),
+        ("muse_glimmer", "<|start|>assistant", "<|message|>b<|eot|>", [Content("b")]),
+        ("gpt_oss", "<|start|>assistant", "to", [Content("to")]),
+        ("inkling", "<|message_model|><|content_thinking|>", "a<|end_message|>", [Reasoning("a")]),
+        ("muse_glimmer", "<|start|>assistant",
+         " to=self<|message|>a<|eom|><|start|>assistant to=user<|message|>b<|eot|>",
+         [Reasoning("a"), Content("b")]),
+        ("beam", "", "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|return|>",
+         [Reasoning("a"), Content("b")]),
     ],
 )  # fmt: skip
 def test_reasoning(reasoning, prompt, text, made) -> None:
@@ -83,7 +103,30 @@ def test_reasoning(reasoning, prompt, text, made) -> None:
         ("qwen3_coder", "<function=find>\n<parameter=count>\n5\n</parameter>", ("find", {"count": 5})),
         ("qwen3_coder", "<function=find><parameter=text>1<parameter=count>5</function>",
          ("find", {"text": "1", "count": 5})),
+        ("lfm2", "<|tool_call_start|>[find(text='a\nb\t', count=1)]<|tool_call_end|>",
+         ("find", {"text": "a\nb\t", "count": 1})),
+        ("qwen3_coder", '<function=find>{"count": 5}</function>', ("find", {"count": 5})),
+        ("mimo", "<tool_call><function=find><parameter=text>\na\n</parameter></function></tool_call>",
+         ("find", {"text": "\na\n"})),
         ("gemma4", "<|tool_call>call:find{tags:[],count:2}<tool_call|>", ("find", {"tags": [], "count": 2})),
+        ("minicpm5", '<function name="find"><param name="text"><![CDATA[a</param> & b]]></param></function>',
+         ("find", {"text": "a</param> & b"})),
+        ("minicpm5", '<function name="find"><param name="text">a?b=1&copy=2 &lt;c&gt;</param></function>',
+         ("find", {"text": "a?b=1&copy=2 <c>"})),
+        ("dots", '<invoke name=find><parameter name="count">5</parameter></invoke>', ("find", {"count": 5})),
+        ("k2_horizon", "<ifm|tool_call>other<ifm|arg_key>n</ifm|arg_key><ifm|arg_type>string</ifm|arg_type>"
+         "<ifm|arg_value>5</ifm|arg_value></ifm|tool_call>", ("other", {"n": "5"})),
+        ("hunyuan", "<tool_call>now<tool_sep></tool_call>", ("now", {})),
+        ("plamo3", "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>now<|plamo:end_tool_name:plamo|>"
+         "<|plamo:begin_tool_arguments:plamo|>{}", ("now", {})),
+        ("beam", " to=find<|channel|>analysis <|constrain|>xml<|message|>"
+         '<rfl:parameter name="text">\na\n<rfl:parameter name="count">\n5\n</rfl:parameter><|call|>',
+         ("find", {"text": "a", "count": 5})),
+        ("muse_glimmer", '<atem:function_calls><atem:invoke name="box.find"><atem:parameter name="text"> a'
+         "</atem:parameter></atem:invoke></atem:function_calls>", ("find", {"text": " a"})),
+        ("muse_glimmer", "<|start|>assistant to=self<|message|>Hm. to=now<|message|><atem:function_calls>"
+         '<atem:invoke name="now"></atem:invoke></atem:function_calls><|eom|>', ("now", {})),
+        ("inkling", '<|content_invoke_tool_json|>{"name": "now", "args": {}}<|end_message|>', ("now", {})),
         ("pythonic", '[find(tags=["a", "b)"], exact=true, text="it\'s")]',
          ("find", {"tags": ["a", "b)"], "exact": True, "text": "it's"})),
     ],
@@ -130,6 +173,21 @@ def test_arguments_that_are_no_object_are_said() -> None:
     assert read('<tool_call>{"na', "hermes") == [Dropped(None, "", "truncated")]
     both = '<tool_call>{"name": "now", "arguments": {}}</tool_call><tool_call>{"name": "find", "arguments": {"a'
     assert [type(item) for item in read(both, "hermes", reason="length")] == [Call, Dropped]
+
+
+def test_tags_of_calls_in_an_answer_are_no_call_where_messages_have_recipients() -> None:
+    call = '<atem:invoke name="now"></atem:invoke>'
+    said = read(f"<|start|>assistant to=user<|message|>Write {call} so.<|eot|>", "muse_glimmer")
+    assert [type(item) for item in said] == [Content]
+    thought = read(f"<|start|>assistant to=self<|message|>I write {call}.<|eom|>", "muse_glimmer")
+    assert [type(item) for item in thought] == [Reasoning]
+
+
+def test_a_suffix_is_found_in_special_tokens_too() -> None:
+    text = "<tool_calls:v1><tool_call:v1>now<tool_sep:v1></tool_call:v1></tool_calls:v1>"
+    assert asked(text, "hunyuan", special=["<think:v1>", "<tool_calls:v1>"]) == [("now", {})]
+    assert opening_of("hunyuan", ["</think:v1>"]) == ("<tool_calls:v1>", False)
+    assert thinking_of("hunyuan").before_form("<think:v1>", ()) == ("", "</think:v1>")
 
 
 def test_between_two_parameters_a_limit_drops_the_call() -> None:
@@ -270,6 +328,27 @@ def test_of_words_with_one_beginning_the_longest_is_read(text: str, size: int) -
         ("<|inner_prefix|><|tools_prefix|>", "apertus", ("apertus", "apertus")),
         ("<|action_start|><|plugin|>", "internlm2", ("internlm", None)),
         ("{{ messages }}", "llama", (None, None)),
+        ("{%- set dsml_token = '｜DSML｜' -%}<' + dsml_token + 'tool_calls></think>", "", ("deepseek_v3_2", "basic")),
+        ("<｜DSML｜ calls><｜DSML｜ invoke", "", ("deepseek_v4_1", None)),
+        ("{%- set dsml_token = '｜DSML｜' -%}<' + dsml_token + ' calls>", "", ("deepseek_v4_1", None)),
+        ("<｜GCML｜tool_calls></think>", "", ("gigachat35", "basic")),
+        ("<|channel|><|constrain|>xml<|message|><rfl:parameter", "", ("beam", "beam")),
+        ("<|start|>assistant to=self<|message|><atem:invoke name=", "", ("muse_glimmer", "muse_glimmer")),
+        ("<|content_thinking|><|content_invoke_tool_json|>", "", ("inkling", "inkling")),
+        ("'<think{}>' '<tool_calls{}>' '<tool_sep{}>' '<arg_key{}>'", "hy_v3", ("hunyuan", "hunyuan")),
+        ("<think><tool_calls><tool_call><arg_key><arg_value>", "hy_v4", ("hunyuan", "hunyuan")),
+        ("<tool_calls>[...]</tool_calls></think><answer>", "hunyuan", ("jamba", "hunyuan_a13b")),
+        ("<tool_call></think><response>", "ernie4_5", ("hermes", "ernie45")),
+        ("<function name=\"f\"><param name=\"p\"> '<tool_sep>' </think>", "minicpm", ("minicpm5", "basic")),
+        ("<ifm|think><ifm|tool_calls><ifm|tool_call>", "", ("k2_horizon", "k2_horizon")),
+        ("<|plamo:begin_think:plamo|><|plamo:begin_tool_requests:plamo|>", "", ("plamo3", "plamo3")),
+        ("<|think:start|><|tool_call:start|>", "", ("solar_open2", "solar_open2")),
+        ("<iquest_tool_call>{{ n }}<arg_key></think>", "", ("iquest_q1", "basic")),
+        ("<dots_function_call><invoke></think>", "dots", ("dots", "basic")),
+        ("<function_call> {{ call }}", "granite", ("granite_20b_fc", None)),
+        ("List of tools: <|tool_list_start|>", "lfm2", ("lfm2", None)),
+        ("'role': 'function call' role_sep=\"<|role_sep|>\"", "", ("gigachat3", None)),
+        ("{{- open_tag('think') -}} <|open|>", "kimi_k3", ("kimi_k3", "kimi_k3")),
     ],
 )  # fmt: skip
 def test_parsers_are_chosen_by_the_template(template, model_type, names) -> None:

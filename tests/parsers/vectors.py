@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from xml.sax.saxutils import escape
 
 from dynamod.parsers import ToolSpec
 
@@ -28,7 +29,7 @@ class Format(NamedTuple):
     """`calls`: the text of several calls. `tool`, `reasoning`: the parsers' names. `think`: the markers around it.
 
     `bare`: calls have no marker, so that nothing may be in front of them but reasoning. `say`: the text of an answer.
-    `mark`: what stands in front of each tag of calls, which is none without it.
+    `mark`: what stands in front of each tag of calls, which is none without it. `prompt`: its end.
     """
 
     tool: str
@@ -38,6 +39,7 @@ class Format(NamedTuple):
     bare: bool = False
     say: str = "{}"
     mark: str = ""
+    prompt: str = ""
 
 
 def plain(value: object) -> str:
@@ -62,8 +64,15 @@ def dsml(name: str, arguments: dict[str, Any]) -> str:
     return f'<{mark}invoke name="{name}">\n{inner}</{mark}invoke>'
 
 
-def qwen(name: str, arguments: dict[str, Any]) -> str:
-    inner = "".join(f"<parameter={key}>\n{plain(value)}\n</parameter>\n" for key, value in arguments.items())
+def retagged(text: str, *changes: tuple[str, str]) -> str:
+    """Calls of one format with the tags of another."""
+    for old, new in changes:
+        text = text.replace(old, new)
+    return text
+
+
+def qwen(name: str, arguments: dict[str, Any], line: str = "\n") -> str:
+    inner = "".join(f"<parameter={key}>{line}{plain(value)}{line}</parameter>\n" for key, value in arguments.items())
     return f"<function={name}>\n{inner}</function>"
 
 
@@ -72,6 +81,74 @@ def glm(name: str, arguments: dict[str, Any], line: str = "\n") -> str:
         f"<arg_key>{key}</arg_key>{line}<arg_value>{plain(value)}</arg_value>{line}" for key, value in arguments.items()
     )
     return f"<tool_call>{name}{line}{inner}</tool_call>"
+
+
+def hunyuan(suffix: str = "", separator: str = "<tool_sep>", line: str = "\n") -> Callable[[Sequence[Asked]], str]:
+    def call(name: str, arguments: dict[str, Any]) -> str:
+        inner = glm(name, arguments, line).removeprefix(f"<tool_call>{name}")
+        return f"<tool_call>{name}{separator}{inner}{line}"
+
+    return lambda calls: retagged(
+        f"<tool_calls>{line}{''.join(call(*one) for one in calls)}</tool_calls>",
+        *((f"{tag}>", f"{tag}{suffix}>") for tag in ("tool_calls", "tool_call", "tool_sep", "arg_key", "arg_value")),
+    )
+
+
+KINDS = {str: "string", int: "integer", bool: "boolean", list: "array[string]"}
+
+
+def ifm(name: str, arguments: dict[str, Any], typed: bool = False) -> str:
+    inner = "".join(
+        f"<ifm|arg_key>{key}</ifm|arg_key>\n"
+        + (f"<ifm|arg_type>{KINDS[type(value)]}</ifm|arg_type>\n" if typed else "")
+        + f"<ifm|arg_value>{plain(value)}</ifm|arg_value>\n"
+        for key, value in arguments.items()
+    )
+    return f"<ifm|tool_call>{name}\n{inner}</ifm|tool_call>"
+
+
+def solar(name: str, arguments: dict[str, Any]) -> str:
+    inner = "".join(
+        f"<|tool_arg:start|>{key}<|tool_arg:value|>{plain(value)}<|tool_arg:end|>\n" for key, value in arguments.items()
+    )
+    return f"<|tool_call:start|>{name}\n{inner}<|tool_call:end|>"
+
+
+def minicpm(name: str, arguments: dict[str, Any]) -> str:
+    def value(given: object) -> str:
+        text = plain(given)
+        return f"<![CDATA[{text}]]>" if set("<&\n") & set(text) and not isinstance(given, list) else escape(text)
+
+    inner = "".join(f'<param name="{key}">{value(given)}</param>' for key, given in arguments.items())
+    return f'<function name="{name}">{inner}</function>'
+
+
+def plamo(name: str, arguments: dict[str, Any]) -> str:
+    begin, end = "<|plamo:begin_tool_{}:plamo|>", "<|plamo:end_tool_{}:plamo|>"
+    given = f"<|plamo:constrain|>json<|plamo:msg|>{json.dumps(arguments)}"
+    inner = "".join(
+        begin.format(word) + text + end.format(word) for word, text in (("name", name), ("arguments", given))
+    )
+    return begin.format("request") + inner + end.format("request")
+
+
+def inkling(name: str, arguments: dict[str, Any]) -> str:
+    return f"<|message_model|>{name}<|content_invoke_tool_json|>{body(name, arguments, 'args')}<|end_message|>"
+
+
+def atem(name: str, arguments: dict[str, Any]) -> str:
+    inner = "".join(
+        f'<atem:parameter name="{key}">{plain(value)}</atem:parameter>\n' for key, value in arguments.items()
+    )
+    tags = f'<atem:function_calls>\n<atem:invoke name="{name}.{name}">\n{inner}</atem:invoke>\n</atem:function_calls>'
+    return f"<|start|>assistant to={name}<|message|>{tags}<|eom|>"
+
+
+def beam(name: str, arguments: dict[str, Any]) -> str:
+    inner = "".join(
+        f'<rfl:parameter name="{key}">\n{plain(value)}\n</rfl:parameter>' for key, value in arguments.items()
+    )
+    return f"<|start|>assistant to={name}<|channel|>analysis <|constrain|>xml<|message|>{inner}<|call|>"
 
 
 def minimax(name: str, arguments: dict[str, Any]) -> str:
@@ -160,6 +237,8 @@ FORMATS = {
     "llama3_json tag": Format(
         "llama3_json", each(lambda *call: body(*call, "parameters"), "<|python_tag|>", between=";")
     ),
+    "default": Format("default", listed("<TOOLCALL>", "</TOOLCALL>")),
+    "default bare": Format("default", listed("", ""), bare=True),
     "phi4": Format("phi4", listed("functools", "")),
     "phi4 bare": Format("phi4", listed("", ""), bare=True),
     "mistral list": Format("mistral", listed("[TOOL_CALLS]", "</s>"), "mistral", ("[THINK]", "[/THINK]")),
@@ -184,6 +263,10 @@ FORMATS = {
     "qwen3_coder": Format("qwen3_coder", each(lambda *call: f"<tool_call>\n{qwen(*call)}\n</tool_call>")),
     "qwen3_coder plain": Format("qwen3_coder", each(qwen)),
     "qwen3_coder together": Format("qwen3_coder", each(qwen, "<tool_call>", "</tool_call>")),
+    "qwen3_coder json": Format(
+        "qwen3_coder", each(lambda name, given: f"<function={name}>{json.dumps(given)}</function>", between="")
+    ),
+    "mimo": Format("mimo", each(lambda *call: f"<tool_call>\n{qwen(*call, '')}\n</tool_call>"), "mimo"),
     "seed_oss": Format(
         "seed_oss",
         each(qwen, "<seed:tool_call>\n", "\n</seed:tool_call>"),
@@ -253,6 +336,75 @@ FORMATS = {
         "minimax_m3",
         ("<mm:think>", "</mm:think>"),
         mark=M3,
+    ),
+    "hunyuan": Format("hunyuan", hunyuan(), "hunyuan"),
+    "hunyuan suffix": Format(
+        "hy_v3",
+        hunyuan(":opensource"),
+        "hy_v3",
+        ("<think:opensource>", "</think:opensource>"),
+        prompt="<think:opensource></think:opensource>",
+    ),
+    "hy_v4": Format("hy_v4", hunyuan(separator="", line=""), "hy_v4"),
+    "iquest_q1": Format(
+        "iquest_q1", each(lambda *call: retagged(glm(*call), ("tool_call>", "iquest_tool_call>"))), "basic"
+    ),
+    "k2_horizon": Format(
+        "k2_horizon",
+        each(ifm, "<ifm|tool_calls>\n", "\n</ifm|tool_calls>"),
+        "k2_horizon",
+        ("<ifm|think_fast>", "</ifm|think_fast>"),
+        prompt="</ifm|think>",
+    ),
+    "k2_horizon types": Format("k2_horizon", each(lambda *call: ifm(*call, typed=True)), "basic"),
+    "k2_horizon json": Format("k2_horizon", each(lambda *call: f"<ifm|tool_call>\n{body(*call)}</ifm|tool_call>")),
+    "solar_open2": Format("solar_open2", each(solar), "solar_open2", ("<|think:start|>", "<|think:end|>")),
+    "deepseek_v4_1": Format(
+        "deepseek_v4_1",
+        each(
+            lambda *call: retagged(dsml(*call), ("｜DSML｜", "｜DSML｜ ")),
+            "<｜DSML｜ calls>\n",
+            "\n</｜DSML｜ calls>",
+        ),
+        "deepseek_v41",
+    ),
+    "gigachat35": Format(
+        "gigachat35",
+        each(
+            lambda *call: retagged(dsml(*call), ("DSML", "GCML")), "<｜GCML｜tool_calls>\n", "\n</｜GCML｜tool_calls>"
+        ),
+        "basic",
+    ),
+    "dots": Format("dots", each(minimax, "<dots_function_call>\n", "\n</dots_function_call>"), "dots"),
+    "dots json": Format("dots", each(lambda *call: f"<dots_function_call>\n{body(*call)}\n</dots_function_call>")),
+    "minicpm5": Format("minicpm5", each(minicpm)),
+    "granite_20b_fc": Format("granite_20b_fc", each(lambda *call: f"<function_call> {body(*call)}")),
+    "plamo3": Format(
+        "plamo3",
+        each(plamo, "<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>", ""),
+        "plamo3",
+        ("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
+    ),
+    "inkling": Format(
+        "inkling",
+        each(inkling, between=""),
+        "inkling",
+        ("<|message_model|><|content_thinking|>", "<|end_message|>"),
+        say="<|message_model|><|content_text|>{}<|end_message|>",
+    ),
+    "muse_glimmer": Format(
+        "muse_glimmer",
+        each(atem, between=""),
+        "muse_glimmer",
+        ("<|start|>assistant to=self<|message|>", "<|eom|>"),
+        say="<|start|>assistant to=user<|message|>{}<|eot|>",
+    ),
+    "beam": Format(
+        "beam",
+        each(beam, between=""),
+        "beam",
+        ("<|channel|>analysis<|message|>", "<|end|>"),
+        say="<|start|>assistant<|channel|>final<|message|>{}<|end|>",
     ),
     "harmony": Format(
         "harmony",

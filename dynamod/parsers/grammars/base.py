@@ -13,8 +13,9 @@ class Grammar(ABC):
 
     `openings`: markers in front of calls. `closings`: markers behind them, which are never content. `weak`: openings
     that are words, so that reasoning may have them. `bare`: characters with which a call begins where no marker is in
-    front of it. `identify`: how ids are made. `channels`: the grammar owns reasoning too, and `kind` is
-    that of the text behind what was read last.
+    front of it. `identify`: how ids are made. `channels`: the grammar owns reasoning too, and `kind` is that of the
+    text behind what was read last. `within`: closings that do not end its reasoning. `prompts`: what a prompt may end
+    with that a text goes on from. `suffixes`: checkpoints put a suffix into the tags.
     """
 
     openings: ClassVar[tuple[str, ...]] = ()
@@ -22,11 +23,19 @@ class Grammar(ABC):
     weak: ClassVar[bool] = False
     bare: ClassVar[str] = ""
     channels: ClassVar[bool] = False
+    within: ClassVar[tuple[str, ...]] = ()
+    prompts: ClassVar[tuple[str, ...]] = ()
+    suffixes: ClassVar[bool] = False
     identify: ClassVar[Identify] = staticmethod(long_id)
 
     def __init__(self, reader: Reader, calls: Calls) -> None:
         self.reader, self.calls = reader, calls
         self.kind: type[Content | Reasoning] = Content
+
+    @classmethod
+    def suffixed(cls, suffix: str) -> "type[Grammar]":
+        """The grammar with this suffix in its tags, where checkpoints put one there."""
+        return cls
 
     @abstractmethod
     def read(self, opening: str) -> Steps[None]:

@@ -1,15 +1,23 @@
 """Tags with the name behind `=`: `<function=f>` and `<parameter=p>`."""
 
+from typing import ClassVar
+
 from ..reader import Ended, Steps
 from .base import Grammar
+from .json_calls import arguments
 from .parameters import Parameters, trimmed
 
 
 class Qwen3Coder(Grammar):
-    """`<tool_call><function=f><parameter=p>value</parameter></function></tool_call>`; the outer tags may be missing."""
+    """`<tool_call><function=f><parameter=p>value</parameter></function></tool_call>`; the outer tags may be missing.
 
-    openings = ("<tool_call>", "<function=")
-    closings = ("</tool_call>", "</function>", "</parameter>", "<parameter=")
+    In place of parameters a JSON object may stand: `<function=f>{...}</function>`.
+    """
+
+    openings: ClassVar[tuple[str, ...]] = ("<tool_call>", "<function=")
+    closings: ClassVar[tuple[str, ...]] = ("</tool_call>", "</function>", "</parameter>", "<parameter=")
+    lines: ClassVar[bool] = True
+    """Values stand on lines of their own: the line breaks next to their tags are no part of them."""
 
     def read(self, opening: str) -> Steps[None]:
         """The calls of one pair of outer tags, or one function."""
@@ -28,6 +36,13 @@ class Qwen3Coder(Grammar):
         reader = self.reader
         name, _ = yield from reader.name(">")
         parameters = Parameters(self.calls, name)
+        try:
+            first = yield from reader.peek()
+        except Ended:
+            raise parameters.unclosed() from None
+        if first == "{":
+            yield from arguments(reader, self.calls)
+            return
         while True:
             try:
                 tag = yield from reader.expect("<parameter=", "</function>", "</tool_call>", *self.closings)
@@ -39,8 +54,14 @@ class Qwen3Coder(Grammar):
             value, stop = yield from reader.until("</parameter>", "<parameter=", "</function>")
             if stop != "</parameter>":
                 reader.held = stop + reader.held
-            parameters.add(key, trimmed(value))
+            parameters.add(key, trimmed(value) if self.lines else value)
         parameters.done()
+
+
+class Mimo(Qwen3Coder):
+    """The same with values as they stand between their tags."""
+
+    lines = False
 
 
 class SeedOss(Qwen3Coder):

@@ -1,6 +1,7 @@
 """Harmony, the format of gpt-oss: messages with a channel and a recipient. It owns reasoning and calls alike."""
 
 import re
+from typing import ClassVar
 
 from ..calls import Calls
 from ..reader import Malformed, Reader, Steps
@@ -21,10 +22,12 @@ class Harmony(Grammar):
     anybody but `functions` (the model's own browser or interpreter) is reasoning.
     """
 
-    openings = (_START, _CHANNEL)
-    closings = (_MESSAGE, "<|constrain|>", *_ENDS)
+    openings: ClassVar[tuple[str, ...]] = (_START, _CHANNEL)
+    closings: ClassVar[tuple[str, ...]] = (_MESSAGE, "<|constrain|>", *_ENDS)
     bare = "t"
     channels = True
+    ends: ClassVar[tuple[str, ...]] = _ENDS
+    """Markers behind a message."""
 
     def __init__(self, reader: Reader, calls: Calls) -> None:
         super().__init__(reader, calls)
@@ -35,24 +38,28 @@ class Harmony(Grammar):
 
         The first header may lack its marker, as the prompt has it: then it begins with a recipient.
         """
-        reader, calls = self.reader, self.calls
         first, self._first = self._first, False
         self.kind = Content
         if not opening:
             if not first:
                 raise Malformed
-            yield from reader.expect("to=")
-        header, stop = yield from reader.until(_MESSAGE, *_ENDS, limit=LONGEST_HEADER)
-        if stop != _MESSAGE:
-            return
-        header = header if opening else f"to={header}"
-        recipient = _RECIPIENT(header)
-        if recipient is not None and recipient[1].startswith("functions."):
-            calls.begin()
-            name = recipient[1].removeprefix("functions.")
+            self.calls.begin()  # a text that ends before that is none of a header
+            yield from self.reader.expect("to=")
+            self.calls.pending = False
+        header, stop = yield from self.reader.until(_MESSAGE, *self.ends, limit=LONGEST_HEADER)
+        if stop == _MESSAGE:
+            header = header if opening else f"to={header}"
+            recipient = _RECIPIENT(header)
+            yield from self.message(header, "" if recipient is None else recipient[1])
+
+    def message(self, header: str, recipient: str) -> Steps[None]:
+        """What is behind a header, when it is a call, or what kind of text it is. `recipient`: empty for none."""
+        if recipient.startswith("functions."):
+            self.calls.begin()
+            name = recipient.removeprefix("functions.")
             if not name:
                 raise Malformed
-            calls.start(name)
-            yield from arguments(reader, calls)
-        elif "analysis" in header or recipient is not None:
+            self.calls.start(name)
+            yield from arguments(self.reader, self.calls)
+        elif "analysis" in header or recipient:
             self.kind = Reasoning

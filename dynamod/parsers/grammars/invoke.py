@@ -3,13 +3,16 @@
 import html
 import re
 from typing import ClassVar
+from xml.sax.saxutils import unescape
 
-from ..reader import Ended, Malformed, Steps, decoded
-from ..typed import quoted
+from ..reader import Ended, Malformed, Steps
 from .base import Grammar
+from .json_calls import json_calls
 from .parameters import Parameters, trimmed
 
 _NAME = re.compile(r"""\b(?:name|tool|key)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+_ENTITIES = {"&quot;": '"', "&apos;": "'"}
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
 LONGEST_TAG = 1000
 
 
@@ -18,7 +21,7 @@ class Minimax(Grammar):
 
     `call`, `parameter`: how their tags begin; `tag_end`: how tags end; `call_end`, `parameter_end`: their closing tags.
     `front`: words that may stand in front of a call, in this order. `outer`: markers that end a call whose closing tag
-    is missing; empty: all closings do.
+    is missing; empty: all closings do. `value_stops`: markers that end a value whose closing tag is missing.
     """
 
     openings: ClassVar[tuple[str, ...]] = ("<minimax:tool_call>", "<invoke")
@@ -30,6 +33,7 @@ class Minimax(Grammar):
     parameter_end: ClassVar[str] = "</parameter>"
     front: ClassVar[tuple[str, ...]] = ()
     outer: ClassVar[tuple[str, ...]] = ()
+    value_stops: ClassVar[tuple[str, ...]] = ()
 
     def read(self, opening: str) -> Steps[None]:
         """The calls between the outer markers."""
@@ -39,7 +43,7 @@ class Minimax(Grammar):
         while True:
             self.calls.begin()
             tag, _ = yield from self.reader.until(self.tag_end, limit=LONGEST_TAG)
-            yield from self.parameters(Parameters(self.calls, attribute(tag)))
+            yield from self.parameters(Parameters(self.calls, self.named(tag)))
             if not (yield from self._next()):
                 return
 
@@ -59,59 +63,64 @@ class Minimax(Grammar):
             if word != self.parameter:
                 break
             tag, _ = yield from reader.until(self.tag_end, limit=LONGEST_TAG)
-            value, _ = yield from reader.until(self.parameter_end)
+            value = yield from self.value()
             self.add(parameters, attribute(tag), tag, value)
         parameters.done()
+
+    def named(self, tag: str) -> str:
+        """The tool's name in a call's tag."""
+        return attribute(tag)
+
+    def value(self) -> Steps[str]:
+        """A parameter's text, up to its closing tag."""
+        text, stop = yield from self.reader.until(self.parameter_end, *self.value_stops)
+        if stop != self.parameter_end:
+            self.reader.held = stop + self.reader.held
+        return text
 
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
         """One parameter. `tag`: its attributes."""
         parameters.add(name, trimmed(value))
 
 
-class Dsml(Minimax):
-    """`<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="p" string="true">...`.
+class Dots(Minimax):
+    """The tags of MiniMax M2, or a JSON object, between `<dots_function_call>` and `</dots_function_call>`."""
 
-    `string="true"`: the value is a string as it stands; "false": it is JSON.
-    """
+    openings = ("<dots_function_call>", "<invoke")
+    closings = ("</dots_function_call>", *Minimax.closings[1:])
 
-    openings: ClassVar[tuple[str, ...]] = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "<｜DSML｜invoke")
-    closings: ClassVar[tuple[str, ...]] = (
-        *("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
-        *("</｜DSML｜invoke>", "</｜DSML｜parameter>", "<｜DSML｜parameter"),
-    )
-    call, parameter = "<｜DSML｜invoke", "<｜DSML｜parameter"
-    call_end, parameter_end = "</｜DSML｜invoke>", "</｜DSML｜parameter>"
-    text: ClassVar[str] = 'string="true"'
-    """The attribute of strings; other values are JSON."""
+    def read(self, opening: str) -> Steps[None]:
+        """The calls between the outer markers."""
+        if opening != self.call:
+            self.calls.begin()
+            if (yield from self.reader.peek()) in "{[":
+                yield from json_calls(self.reader, self.calls)
+                return
+        yield from super().read(opening)
+
+
+class MiniCpm(Minimax):
+    """`<function name="f"><param name="p">value</param></function>`: values are XML text or CDATA."""
+
+    openings = ("<function ",)
+    closings = ("</function>", "</param>", "<param ")
+    call, parameter = "<function ", "<param "
+    call_end, parameter_end = "</function>", "</param>"
+
+    def value(self) -> Steps[str]:
+        """A parameter's text; CDATA may have the closing tag inside."""
+        text = yield from super().value()
+        while text.lstrip().startswith(_CDATA) and _CDATA_END not in text:
+            text += self.parameter_end + (yield from super().value())
+        return text
 
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
-        """One parameter, of the type that its tag says."""
-        if self.text in tag:
-            parameters.add_json(name, quoted(value))
-            return
-        try:
-            decoded(value)
-        except Malformed:
-            parameters.add(name, value)
+        """One parameter."""
+        plain = value.strip()
+        if plain.startswith(_CDATA):
+            parameters.add(name, plain.removeprefix(_CDATA).partition(_CDATA_END)[0])
         else:
-            parameters.add_json(name, value.strip())
-
-
-class KimiK3(Dsml):
-    """`<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="p" type="string"<|sep|>...`.
-
-    The answer is a channel too (`response`): its markers are no content.
-    """
-
-    openings = ("<|open|>tools<|sep|>",)
-    closings = (
-        *("<|close|>tools<|sep|>", "<|close|>call<|sep|>", "<|close|>argument<|sep|>", "<|close|>message<|sep|>"),
-        *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|open|>", "<|close|>", "<|sep|>"),
-    )
-    call, parameter, tag_end = "<|open|>call", "<|open|>argument", "<|sep|>"
-    call_end, parameter_end = "<|close|>call<|sep|>", "<|close|>argument<|sep|>"
-    outer = ("<|close|>tools<|sep|>", "<|close|>message<|sep|>")
-    text = 'type="string"'
+            parameters.add(name, unescape(value, _ENTITIES))
 
 
 class Step3(Minimax):

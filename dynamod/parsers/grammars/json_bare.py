@@ -21,6 +21,13 @@ class Llama3(Grammar):
         yield from json_calls(self.reader, self.calls, None if opening else self.calls.tools)
 
 
+class Default(Llama3):
+    """Dynamo's parser for models of no known family: bare JSON, or behind the markers of several."""
+
+    openings = ("<TOOLCALL>", "<|python_tag|>", "<tool_call>")
+    closings = ("</TOOLCALL>", "</tool_call>")
+
+
 class Phi4(Llama3):
     """`functools[{...}, {...}]`, or bare JSON."""
 

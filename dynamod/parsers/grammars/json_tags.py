@@ -45,6 +45,13 @@ class Longcat(Hermes):
     closings = ("</longcat_tool_call>",)
 
 
+class Granite20b(Hermes):
+    """`<function_call>{"name": ..., "arguments": {...}}`, once per call, without a closing marker."""
+
+    openings = ("<function_call>",)
+    closings = ("</function_call>",)
+
+
 class Internlm(Hermes):
     """`<|action_start|><|plugin|>{"name": ..., "parameters": {...}}<|action_end|>`."""
 

@@ -3,7 +3,7 @@
 import re
 from typing import ClassVar
 
-from ..reader import Malformed, Steps
+from ..reader import Malformed, Steps, escaped
 from ..typed import literal
 from .base import Grammar
 from .parameters import Parameters
@@ -73,12 +73,13 @@ class Pythonic(Grammar):
         parameters.done()
 
     def _value(self) -> Steps[tuple[str, str]]:
-        """Text up to the `,` or `)` that ends the value, and which it is."""
+        """Text up to the `,` or `)` that ends the value, and which it is; line breaks in strings are escaped."""
         reader, parts, opened, quote = self.reader, list[str](), "", ""
         while True:
             match = _SPECIAL(reader.held)
             if match is None:
-                parts.append(reader.cut(len(reader.held)))
+                piece = reader.cut(len(reader.held))
+                parts.append(escaped(piece) if quote else piece)
                 yield from reader.more()
                 continue
             if match[0] == "\\" and match.end() == len(reader.held):
@@ -87,6 +88,7 @@ class Pythonic(Grammar):
             piece = reader.cut(match.end() + (match[0] == "\\"))
             mark = match[0]
             if quote:
+                piece = escaped(piece)
                 quote = "" if mark == quote else quote
             elif not opened and mark in ",)":
                 parts.append(piece[:-1])

@@ -14,6 +14,7 @@ from dynamod.engine.names import engine_class
 from dynamod.graph.typed import validate
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import BadRequest, DynamodError, UserError
+from dynamod.parsers import AUTO
 from dynamod.runtime.context import ComponentContext
 from dynamod.worker.role import Switch
 from dynamod.worker.settings import WorkerSettings
@@ -111,7 +112,7 @@ class WorkerComponent(Worker):
 
     def _published(self, card: ModelCard) -> None:
         names = ("tool_call_parser", "reasoning_parser", "reasoning_field_name")
-        given = {name: value for name in names if (value := getattr(self._settings, name))}
+        given = {name: value for name in names if (value := getattr(self._settings, name)) not in AUTO}
         self._card = card = msgspec.structs.replace(card, **given)
         self._ctx.pool = PREFILL if self.role == PREFILL else ""
         if self._announced:

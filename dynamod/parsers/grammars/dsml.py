@@ -1,0 +1,75 @@
+"""Tags with a mark and the type of each value: DSML of DeepSeek V3.2 and later, and what others write alike."""
+
+from typing import ClassVar
+
+from ..reader import Malformed, decoded
+from ..typed import quoted
+from .invoke import Minimax
+from .parameters import Parameters
+
+
+class Dsml(Minimax):
+    """`<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="p" string="true">...`.
+
+    `string="true"`: the value is a string as it stands; "false": it is JSON.
+    """
+
+    openings: ClassVar[tuple[str, ...]] = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "<｜DSML｜invoke")
+    closings: ClassVar[tuple[str, ...]] = (
+        *("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
+        *("</｜DSML｜invoke>", "</｜DSML｜parameter>", "<｜DSML｜parameter"),
+    )
+    call, parameter = "<｜DSML｜invoke", "<｜DSML｜parameter"
+    call_end, parameter_end = "</｜DSML｜invoke>", "</｜DSML｜parameter>"
+    text: ClassVar[str] = 'string="true"'
+    """The attribute of strings; other values are JSON."""
+
+    def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
+        """One parameter, of the type that its tag says."""
+        if self.text in tag:
+            parameters.add_json(name, quoted(value))
+            return
+        try:
+            decoded(value)
+        except Malformed:
+            parameters.add(name, value)
+        else:
+            parameters.add_json(name, value.strip())
+
+
+class DsmlSpaced(Dsml):
+    """The same with a space in front of each tag's name, and `calls` around several."""
+
+    openings = ("<｜DSML｜ calls>", "<｜DSML｜ invoke")
+    closings = ("</｜DSML｜ calls>", "</｜DSML｜ invoke>", "</｜DSML｜ parameter>", "<｜DSML｜ parameter")
+    call, parameter = "<｜DSML｜ invoke", "<｜DSML｜ parameter"
+    call_end, parameter_end = "</｜DSML｜ invoke>", "</｜DSML｜ parameter>"
+
+
+class Gcml(Dsml):
+    """The same with another mark: `<｜GCML｜tool_calls><｜GCML｜invoke name="f">...`."""
+
+    openings = ("<｜GCML｜tool_calls>", "<｜GCML｜invoke")
+    closings = (
+        *("</｜GCML｜tool_calls>", "</｜GCML｜invoke>", "</｜GCML｜parameter>", "<｜GCML｜parameter"),
+        "<|message_sep|>",
+    )
+    call, parameter = "<｜GCML｜invoke", "<｜GCML｜parameter"
+    call_end, parameter_end = "</｜GCML｜invoke>", "</｜GCML｜parameter>"
+
+
+class KimiK3(Dsml):
+    """`<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="p" type="string"<|sep|>...`.
+
+    The answer is a channel too (`response`): its markers are no content.
+    """
+
+    openings = ("<|open|>tools<|sep|>",)
+    closings = (
+        *("<|close|>tools<|sep|>", "<|close|>call<|sep|>", "<|close|>argument<|sep|>", "<|close|>message<|sep|>"),
+        *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|open|>", "<|close|>", "<|sep|>"),
+    )
+    call, parameter, tag_end = "<|open|>call", "<|open|>argument", "<|sep|>"
+    call_end, parameter_end = "<|close|>call<|sep|>", "<|close|>argument<|sep|>"
+    outer = ("<|close|>tools<|sep|>", "<|close|>message<|sep|>")
+    text = 'type="string"'
