@@ -60,7 +60,7 @@ class VllmAdapters:
 
     async def load(self, adapter: Adapter) -> None:
         """Raises UserError."""
-        if adapter.digest in self._requests:
+        if adapter.digest in self:
             return
         self._number += 1
         request = self._make(lora_name=adapter.digest, lora_int_id=self._number, lora_path=adapter.path)
@@ -71,6 +71,9 @@ class VllmAdapters:
         if loaded is False:
             raise UserError(f"vLLM has not loaded the adapter {adapter.name}", "the worker's log has more")
         self._requests[adapter.digest] = request
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._requests
 
     def drop(self, digest: str) -> None:
         """No new answer gets it; vLLM frees it when it needs the room."""
