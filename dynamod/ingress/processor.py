@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dynamod.actor import Actor, Backoff, Reason, Ref, Total, handle
+from dynamod.discovery.adapters import AdapterChanges
 from dynamod.discovery.view import View, disagree
 from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import NotFound, UserError
@@ -28,7 +29,7 @@ from dynamod.router.prefill import LivePrefill
 from dynamod.router.router import RouterSettings
 from dynamod.transport.base import Transport
 
-from .adapters import AdapterLoader
+from .adapters import AdapterLoader, forgotten
 from .base import Job, ResponseSink, Run
 from .counts import LoopDelay
 from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows, Row
@@ -132,7 +133,8 @@ class Processor(Actor):
     `announce(name, card)` is called when a model can be asked for here, and with None when no longer; `refused(name,
     why)` when its files are of no use, and with an empty text when that is over. `node()`: the name of this node;
     models of workers on other nodes are fetched when they are not found here. `decisions`: requests of which the
-    routing decisions are kept. `live`: see `Dispatcher`. `want`: see `ParkedModels`.
+    routing decisions are kept. `live`: see `Dispatcher`. `want`: see `ParkedModels`. `keep_adapters`: see
+    `AdapterLoader`.
     """
 
     def __init__(
@@ -150,7 +152,9 @@ class Processor(Actor):
         decisions: int = 1000,
         live: Mapping[str, LivePrefill] = MappingProxyType({}),
         want: Callable[[str, bool], None] = lambda _name, _waits: None,
+        keep_adapters: Callable[[], Awaitable[None]] = forgotten,
     ) -> None:
+        self._keep_adapters = keep_adapters
         self._view, self._transport = view, transport
         self._needs_blocks = routing.needs_blocks
         self._limits, self._migration_limit, self._longest_move = limits, migration_limit, migration_max_seq_len
@@ -166,6 +170,7 @@ class Processor(Actor):
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self._delay = LoopDelay()
         self.cards: dict[str, ModelCard] = {}
+        self.adapter_changes = AdapterChanges()
         self.parked = ParkedModels(view, want, self.keep, self.forget)
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
         self._requests: RequestsInFlight | None = None
@@ -187,7 +192,9 @@ class Processor(Actor):
             node=self._node,
             parked=self.parked,
         )
-        self.adapters = AdapterLoader(self._view, self._transport, self.cards, self.context.task)
+        self.adapters = AdapterLoader(
+            self._view, self._transport, self.cards, self.context.task, self.adapter_changes, self._keep_adapters
+        )
         self._view.on_model(self._model_changed)
         self._view.on_change(requests.instances_changed)
         for name, card in self._view.models().items():
