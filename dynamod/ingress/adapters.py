@@ -30,12 +30,29 @@ async def forgotten() -> None:
     """Nobody keeps changes."""
 
 
+async def asleep(_base: str) -> None:
+    """Nobody starts workers of models that have none."""
+
+
+def kept_adapters(card: ModelCard, changes: AdapterChanges) -> list[ModelCard]:
+    """Cards of the adapters that a worker of a model has when it starts: those of its settings, and those of clients.
+
+    `card`: as the settings say it. One of the settings that has been unloaded is left out as long as nobody has it.
+    """
+    found = {one.name: one for one in card.adapters}
+    for change in changes.of(card.name):
+        found.pop(change.adapter.name, None)
+        if change.loaded:
+            found[change.adapter.name] = change.adapter
+    return list(msgspec.structs.replace(card, adapters=tuple(found.values())).each()[1:])
+
+
 class AdapterLoader:
     """`load` and `unload`, one change at a time. `cards`: of the models that can be asked for here, by name.
 
     `changes`: what has been loaded and unloaded, here or elsewhere. A worker learns it when it starts. One that lacks
-    an adapter all the same is told of it, and told again when it has had it meanwhile. `keep` is awaited behind each
-    change of ours. `clock`: seconds of the epoch.
+    an adapter all the same is told of it, and told again when it has had it meanwhile. `awake(base)` is awaited before
+    a model is looked for, `keep()` behind each change of ours. `clock`: seconds of the epoch.
     """
 
     def __init__(
@@ -46,10 +63,11 @@ class AdapterLoader:
         spawn: Spawn,
         changes: AdapterChanges,
         keep: Callable[[], Awaitable[None]] = forgotten,
+        awake: Callable[[str], Awaitable[None]] = asleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._view, self._transport, self._cards, self._spawn = view, transport, cards, spawn
-        self._changes, self._keep, self._clock = changes, keep, clock
+        self._changes, self._keep, self._awake, self._clock = changes, keep, awake, clock
         self._told: set[tuple[AdapterChange, int]] = set()  # with instances that lack it still
         self._lock = asyncio.Lock()
         view.on_change(self._changed)
@@ -60,13 +78,10 @@ class AdapterLoader:
 
         Raises BadRequest (also for a name that is taken), NotFound, Overloaded, TimedOut; the text names the worker.
         """
+        self._check_name(base, adapter.name, inplace)
+        await self._awake(base)
         async with self._lock:
-            there = self._cards.get(adapter.name)
-            if there is not None and there.parent != base:
-                raise BadRequest(f"the name {adapter.name!r} is that of another model", param="lora_name")
-            if there is not None and not inplace:
-                text = f"the lora adapter {adapter.name!r} has already been loaded; load_inplace replaces it"
-                raise BadRequest(text, param="lora_name")
+            self._check_name(base, adapter.name, inplace)
             instances = self._workers(base)
             cards = [self._view.card_of(adapter.name, one) for one in instances]
             before = [card.adapter if card is not None else None for card in cards]
@@ -79,6 +94,14 @@ class AdapterLoader:
                 log.warning("adapter %s is not the same on all workers of %s", adapter.name, base)
             await self._note(base, done[0], instances)
             await self._until(adapter.name, lambda card: card is not None and card.salt in digests)
+
+    def _check_name(self, base: str, name: str, inplace: bool) -> None:
+        there = self._cards.get(name)
+        if there is not None and there.parent != base:
+            raise BadRequest(f"the name {name!r} is that of another model", param="lora_name")
+        if there is not None and not inplace:
+            text = f"the lora adapter {name!r} has already been loaded; load_inplace replaces it"
+            raise BadRequest(text, param="lora_name")
 
     async def unload(self, card: ModelCard) -> None:
         """Have all workers of the model below an adapter forget it. `card`: that of the adapter. Raises as `load`."""

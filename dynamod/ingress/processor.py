@@ -29,7 +29,7 @@ from dynamod.router.prefill import LivePrefill
 from dynamod.router.router import RouterSettings
 from dynamod.transport.base import Transport
 
-from .adapters import AdapterLoader, forgotten
+from .adapters import AdapterLoader, forgotten, kept_adapters
 from .base import Job, ResponseSink, Run
 from .counts import LoopDelay
 from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows, Row
@@ -122,7 +122,8 @@ class ProcessorBackend:
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""
-        if job.request.model in self._processor.parked:
+        card = self._processor.cards.get(job.request.model)
+        if card is not None and card.base in self._processor.parked:
             await self._processor.awake(job)
         return await self._processor.requests.start(job, sink, await self._processor.lower(job))
 
@@ -193,8 +194,10 @@ class Processor(Actor):
             parked=self.parked,
         )
         self.adapters = AdapterLoader(
-            self._view, self._transport, self.cards, self.context.task, self.adapter_changes, self._keep_adapters
+            *(self._view, self._transport, self.cards, self.context.task),
+            *(self.adapter_changes, self._keep_adapters, self._awake_base),
         )
+        self.adapter_changes.on_change(self._revise_kept)
         self._view.on_model(self._model_changed)
         self._view.on_change(requests.instances_changed)
         for name, card in self._view.models().items():
@@ -253,16 +256,34 @@ class Processor(Actor):
     # Models.
 
     def keep(self, card: ModelCard) -> None:
-        """Let the model be asked for although nobody serves it; who serves it later may say more of it."""
+        """Let the model be asked for although nobody serves it; who serves it later may say more of it.
+
+        The adapters that its workers will have, too.
+        """
         self._kept[card.name] = card
         if card.name not in self.cards and card.name not in self._loading:
             self._model_changed(card.name, card)
+        if not card.parent:
+            self._revise_kept()
 
     def forget(self, name: str) -> None:
         """Let the model be asked for only while somebody serves it."""
-        del self._kept[name]
+        below = self._kept.pop(name)
         if self._view.card(name) is None:
             self._model_changed(name, None)
+        if not below.parent:
+            self._revise_kept()
+
+    def _revise_kept(self) -> None:
+        """Adapters have been loaded or unloaded, or a model that has some is kept or not."""
+        below = [card for card in self._kept.values() if not card.parent]
+        wanted = {one.name: one for card in below for one in kept_adapters(card, self.adapter_changes)}
+        for name in [name for name, card in self._kept.items() if card.parent and name not in wanted]:
+            self.forget(name)
+        for name, card in wanted.items():
+            there = self._kept.get(name) or self.cards.get(name) or card
+            if there.parent == card.parent and self._kept.get(name) != card:  # else another model has the name
+                self.keep(card)
 
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         self._loading.pop(name, None)
@@ -372,6 +393,9 @@ class Processor(Actor):
         if card is None:
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
+        if card.parent and self._view.card(name) is None and self._view.serving(card.parent):
+            why = f"the workers of {card.parent!r} do not have the adapter {name!r}; their logs say why"
+            raise NotFound(why, param="model", code="adapter_not_found")
         counts, model, parsers = self._counts[card.base], self._models[name], self._parsers.get(name)
         served_now = self._view.card(name) is not None  # else it is loaded on demand
         forms = self._view.forms(name) if served_now else frozenset(card.capabilities.forms)
@@ -405,7 +429,8 @@ class Processor(Actor):
 
     async def awake(self, job: Job) -> None:
         """Wait until a model that may have no workers has some, if the request can be served. Raises RequestError."""
-        card = self.cards.get(job.request.model)
+        asked = self.cards.get(job.request.model)
+        card = self.cards.get(asked.base) if asked is not None else None
         if card is None:
             return
         if not self._view.served(card.name, card, "").instances:
@@ -414,6 +439,10 @@ class Processor(Actor):
         card = self.cards.get(card.name, card)  # that of the worker
         if card.capabilities.needs_prefill:
             await self.parked.served(card, PREFILL, self._limits.queue)
+
+    async def _awake_base(self, base: str) -> None:
+        if base in self.parked and (card := self.cards.get(base)) is not None:
+            await self.parked.served(card, "", self._limits.queue)
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""

@@ -206,7 +206,7 @@ async def test_a_change_is_kept_before_it_is_said_to_be_done() -> None:
         mocked._spawn,
         mocked.changes,
         keep,
-        lambda: 7.0,  # type: ignore[arg-type]
+        clock=lambda: 7.0,  # type: ignore[arg-type]
     )
     await loader.load("m", ONE, inplace=False)
     await loader.unload(mocked.cards["x"])
