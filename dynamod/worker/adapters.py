@@ -41,7 +41,7 @@ class FollowedAdapters:
         if change.loaded:
             found = await self._engine.load_adapter(wanted, inplace=True)
             if wanted.digest and found.digest != wanted.digest:
-                log.warning("the files of the adapter %s have changed since it was loaded", wanted.name)
+                log.warning("the adapter %s has other files here than where it was loaded first", wanted.name)
         elif wanted.name not in self._configured and any(
             one.name == wanted.name for one in self._engine.card().adapters
         ):
