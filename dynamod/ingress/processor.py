@@ -393,7 +393,7 @@ class Processor(Actor):
         if card is None:
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
-        if card.parent and self._view.card(name) is None and self._view.serving(card.parent):
+        if card.parent and self._view.card(name) is None and self._view.served(card.parent, None, "").instances:
             why = f"the workers of {card.parent!r} do not have the adapter {name!r}; their logs say why"
             raise NotFound(why, param="model", code="adapter_not_found")
         counts, model, parsers = self._counts[card.base], self._models[name], self._parsers.get(name)

@@ -20,6 +20,18 @@ __all__ = ["adapters"]
 
 pytestmark = pytest.mark.engine
 
+PLANNED = """
+Common: {{model: sample.gguf}}
+Frontend: {{allow_runtime_lora_updating: true}}
+Processor: {{common-configs: [model]}}
+Planner: {{min-endpoint: 0, window: 1, hold: 1, adjustment-interval: 0.5, metric-pulling-interval: 0.2}}
+Worker:
+  engine: llamacpp
+  common-configs: [model]
+  lora: ["one={one}"]
+  ServiceArgs: {{workers: 0}}
+"""
+
 ALLOWED = "--Frontend.allow_runtime_lora_updating=true"
 
 
@@ -161,3 +173,28 @@ def test_static_workers_have_them_too(machine: Any, servers: Servers, adapters: 
     assert {name: text(machine, url, name, WORDS[0]) for name in found} == found
     assert change(machine, url, "unload", lora_name="x")[0] == 200
     assert set(models(machine, url)) == {"mine", "one"}
+
+
+def test_models_whose_workers_all_leave_keep_theirs(machine: Any, adapters: dict[str, Path]) -> None:
+    config = machine.folder / "c.yaml"
+    config.write_text(PLANNED.format(one=adapters["one"]))
+    command = machine.start("dynamo", "serve", "graphs.agg_planner:Frontend", "-f", config, "--Frontend.port=0", **ONE)
+    url = command.ready()
+
+    def rest() -> None:
+        machine.until(lambda: not machine.ps("Worker"), 30.0)
+
+    machine.until(lambda: set(models(machine, url)) == {"sample", "one"})
+    rest()
+    first = text(machine, url, "one", WORDS[0])
+    rest()
+    found = change(machine, url, "load", lora_name="x", lora_path=str(adapters["two"]))
+    assert found[0] == 200, found
+    second = text(machine, url, "x", WORDS[0])
+    rest()
+    assert set(models(machine, url)) == {"sample", "one", "x"}
+    assert text(machine, url, "x", WORDS[0]) == second != first
+    assert text(machine, url, "one", WORDS[0]) == first
+    rest()
+    assert change(machine, url, "unload", lora_name="x")[0] == 200
+    assert set(models(machine, url)) == {"sample", "one"}

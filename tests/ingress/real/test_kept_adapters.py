@@ -41,8 +41,14 @@ async def test_a_request_for_one_waits_for_a_worker_of_the_model_below(house, un
     for client in await asyncio.gather(*asked):
         assert (await client.wait()).error is None
     assert house.backend.models()["x"].salt == "aa"
+    await house.worker(pool="prefill", types=())  # it answers nobody
     house.leave(worker)
     assert set(house.backend.models()) == {"sample", "x", "y"}
+    again = asyncio.ensure_future(house.ask(model="x", max_tokens=3))
+    await until(lambda: len(wanted) == 3)
+    worker = await house.worker(adapters=(Adapter("x", "/x", "aa"),))
+    assert (await (await again).wait()).error is None
+    house.leave(worker)
     changed(house, 2.0, "y", loaded=False)
     changed(house, 2.0, "x", loaded=False)
     assert set(house.backend.models()) == {"sample"}
