@@ -192,8 +192,9 @@ class AdapterLoader:
         """A worker may lack what is to be loaded: it has started before that was known here, or could not load it."""
         before, self._told = self._told, set()
         for change in self._changes.loaded():
-            for instance in self._view.serving(change.model, self._cards.get(change.model)):
-                if self._view.card_of(change.adapter.name, instance) is None:
+            having = self._view.served(change.adapter.name)
+            for instance in self._view.served(change.model, self._cards.get(change.model)).instances:
+                if having.get(instance.instance_id) is None:
                     key = change, instance.instance_id
                     self._told.add(key)
                     if key not in before:
