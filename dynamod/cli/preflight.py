@@ -21,7 +21,7 @@ from dynamod.http.settings import from_environment as frontend_environment
 from dynamod.ingress.settings import ProcessorSettings
 from dynamod.ingress.settings import from_environment as processor_environment
 from dynamod.message.errors import UserError
-from dynamod.ondemand.settings import OnDemandSettings
+from dynamod.ondemand.settings import OnDemandSettings, names_of
 from dynamod.parsers import check_names
 from dynamod.planner.settings import PlannerSettings, pool_kind
 from dynamod.worker.settings import WorkerSettings
@@ -48,7 +48,9 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
         env = {**environ, **spec.envs}
         if spec.component_kind in _PROCESSORS:
             kind = _PROCESSORS[spec.component_kind]
-            validate(kind, given(spec.config, processor_environment(env)), spec.name)
+            processor = validate(kind, given(spec.config, processor_environment(env)), spec.name)
+            if isinstance(processor, OnDemandSettings):
+                _check_names(processor, graph)
         elif spec.component_kind == FRONTEND:
             settings: FrontendSettings = validate(
                 FrontendSettings, given(spec.config, frontend_environment(env)), spec.name
@@ -62,6 +64,19 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
         if spec.python and spec.component_kind != WORKER:
             missing(spec.python, (), env or os.environ)
     return graph
+
+
+def _check_names(settings: OnDemandSettings, graph: Graph) -> None:
+    """Adapters are models of their own, beside those of all others."""
+    models = settings.read()[0]
+    taken = {name: f"a name of the model '{model}'" for name, model in names_of(models).items()}
+    for name, model in models.items():
+        spec = graph.services[model.component]
+        worker: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
+        for one in adapters_of(worker.lora):
+            if one.name in taken:
+                raise UserError(f"models.{name}: lora: '{one.name}' is {taken[one.name]}", "each name means one model")
+            taken[one.name] = f"an adapter of the model '{name}'"
 
 
 def _check_planner(spec: ServiceSpec, graph: Graph) -> None:

@@ -15,8 +15,8 @@ from dynamod.preprocess.reference import model_name
 from .flags import RunArguments
 from .run import ingress_graph, worker_graph
 
-ONE = ("model_name", "model_path", "python", "static_worker", "lora")
-"""Flags that mean one model."""
+ONE = ("model_name", "model_path", "python", "static_worker")
+"""Flags that mean one model that is always there."""
 
 
 def models_graph(arguments: RunArguments) -> Graph:
@@ -27,6 +27,9 @@ def models_graph(arguments: RunArguments) -> Graph:
     for name in ONE:
         if getattr(flags, name):
             raise UserError(f"--{name.replace('_', '-')} belongs to one model, not to several", "leave it out")
+    if flags.lora and len(models) > 1:
+        hint = "in a config file each model has its own: models: {NAME: {worker: {lora: [NAME=PATH]}}}"
+        raise UserError("--lora belongs to one model, not to several", hint)
     named = dict[str, str]()
     for model in models:
         name = model_name(model, local(model) or Path(model))

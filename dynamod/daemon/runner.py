@@ -61,7 +61,7 @@ class GraphRunner:
         self.node, self.name, self.graph = node, name, graph
         self.origin, self.session, self.kept = origin, session, kept
         self.grace = grace if grace is not None else IN_TERMINAL if session else node.grace
-        self.memos: dict[str, object] = {}  # what planners leave to those that follow them, by component
+        self.memos: dict[str, object] = {}  # what processes leave to those that follow them, by component
         self.records: dict[str, ProcessRecord] = {}  # of each process that was started, by the supervisor's name
         self._groups: dict[str, Running] = {}
         self._supervisor: Supervisor | None = None

@@ -20,7 +20,7 @@ async def answer(node: "Node", graph: str, command: str, arguments: Mapping[str,
     """`pool` {component}: a `Pool`. `scale` {component, replicas, leave, timeout}: the same when it is done.
 
     `leave`: replicas that go first. `switch` {component, switch, role, timeout}: the same when the replicas that are
-    named have the role. `keep` {component, memo}: what the planner that starts next is to know; without `memo` it is
+    named have the role. `keep` {component, memo}: what the process that starts next is to know; without `memo` it is
     told, None when there is none. `timeout`: seconds that open streams get to finish. Raises UserError.
     """
     runner = node.graphs.get(graph)

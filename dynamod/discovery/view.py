@@ -152,6 +152,10 @@ class View:
         """The card of a model, None when nobody serves it to clients."""
         return next((card for card in self._models.get(name, {}).values() if card.types), None)
 
+    def card_of(self, name: str, instance: Instance) -> ModelCard | None:
+        """What an instance says of a model; None when it does not serve it."""
+        return self._models.get(name, {}).get(card_key(instance).removeprefix(CARDS))
+
     def serving(self, name: str, like: ModelCard | None = None) -> list[Instance]:
         """Ready instances that serve the model, without quarantined ones; only those whose card agrees with `like`."""
         return list(self.served(name, like).instances)

@@ -176,20 +176,24 @@ class Engine(ABC, Generic[RequestT]):
     async def load_adapter(self, adapter: Adapter, *, inplace: bool) -> Adapter:
         """Load it, or take the place of the one of that name; the card lists it then. Returns it with its digest.
 
-        Raises BadRequest, NotFound (there is no such file).
+        One that comes with its digest is not read again while the engine has it, listed or not. Raises BadRequest,
+        NotFound (there is no such file).
         """
         if not self.card().capabilities.lora:
             raise BadRequest(f"engine {self.name}, as it has been started, loads no LoRA adapters", param="lora_name")
         from .lora import digested  # not needed by engines without adapters
 
-        if not await asyncio.to_thread(Path(adapter.path).exists):
-            raise NotFound(f"no adapter found at {adapter.path}", param="lora_path", code="adapter_not_found")
         there = {one.name: one for one in self.card().adapters}
+        before = there.get(adapter.name)
+        if before is not None and before.digest == adapter.digest:
+            return before
+        held = self.holds_adapter(adapter.digest)
+        if not held and not await asyncio.to_thread(Path(adapter.path).exists):
+            raise NotFound(f"no adapter found at {adapter.path}", param="lora_path", code="adapter_not_found")
         if adapter.name == self.card().name:
             raise BadRequest(f"{adapter.name!r} is the name of the model", param="lora_name")
-        before = there.get(adapter.name)
         try:
-            found = await asyncio.to_thread(digested, adapter)
+            found = adapter if held else await asyncio.to_thread(digested, adapter)
             replaces = before is not None and before.digest != found.digest
             if replaces and not inplace:
                 raise BadRequest(f"the adapter {adapter.name!r} is loaded already", param="lora_name")
@@ -210,8 +214,15 @@ class Engine(ABC, Generic[RequestT]):
         self._list_adapters(there)
         await self.leave_adapter(gone)
 
+    def holds_adapter(self, digest: str) -> bool:
+        """Whether it is loaded, although the card may list it no more."""
+        return False
+
     async def take_adapter(self, adapter: Adapter) -> None:
-        """Load one; another of its name goes on until the card lists this one. Raises UserError."""
+        """Load one, or keep what `holds_adapter`; another of its name goes on until the card lists this one.
+
+        Raises UserError.
+        """
         raise NotImplementedError
 
     async def leave_adapter(self, adapter: Adapter) -> None:

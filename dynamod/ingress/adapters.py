@@ -1,14 +1,16 @@
-"""Adapters that clients load and unload: told to all workers of a model, also to those that come later."""
+"""Adapters that clients load and unload: told to all workers of a model, also to those that lack them later."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from dynamod.discovery.adapters import AdapterChanges
 from dynamod.discovery.view import View
-from dynamod.message.discovery import Adapter, Instance, ModelCard
+from dynamod.message.discovery import Adapter, AdapterChange, AdapterRecord, Instance, ModelCard
 from dynamod.message.errors import BadRequest, NotFound, Overloaded, RequestError, TimedOut
 from dynamod.message.worker import LoadAdapter, UnloadAdapter
 from dynamod.transport.base import Transport
@@ -24,56 +26,128 @@ KNOWN = 10.0
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 
 
+async def forgotten() -> None:
+    """Nobody keeps changes."""
+
+
+async def asleep(_base: str) -> None:
+    """Nobody starts workers of models that have none."""
+
+
+def kept_adapters(card: ModelCard, changes: AdapterChanges) -> list[ModelCard]:
+    """Cards of the adapters that a worker of a model has when it starts: those of its settings, and those of clients.
+
+    `card`: as the settings say it. One of the settings that has been unloaded is left out as long as nobody has it.
+    """
+    found = {one.name: one for one in card.adapters}
+    for change in changes.of(card.name):
+        found.pop(change.adapter.name, None)
+        if change.loaded:
+            found[change.adapter.name] = change.adapter
+    return list(msgspec.structs.replace(card, adapters=tuple(found.values())).each()[1:])
+
+
 class AdapterLoader:
     """`load` and `unload`, one change at a time. `cards`: of the models that can be asked for here, by name.
 
-    What has been loaded here is remembered for as long as this process lives: a worker that comes later gets it too.
+    `changes`: what has been loaded and unloaded, here or elsewhere. A worker learns it when it starts. One that lacks
+    an adapter all the same is told of it, and told again when it has had it meanwhile. `awake(base)` is awaited before
+    a model is looked for, `keep()` behind each change of ours. `clock`: seconds of the epoch.
     """
 
-    def __init__(self, view: View, transport: Transport, cards: Mapping[str, ModelCard], spawn: Spawn) -> None:
+    def __init__(
+        self,
+        view: View,
+        transport: Transport,
+        cards: Mapping[str, ModelCard],
+        spawn: Spawn,
+        changes: AdapterChanges,
+        keep: Callable[[], Awaitable[None]] = forgotten,
+        awake: Callable[[str], Awaitable[None]] = asleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._view, self._transport, self._cards, self._spawn = view, transport, cards, spawn
-        self._loaded: dict[str, tuple[str, Adapter]] = {}  # by name: the model below it
-        self._tried: set[tuple[int, str]] = set()  # instances that were told of an adapter by its name
+        self._changes, self._keep, self._awake, self._clock = changes, keep, awake, clock
+        self._told: set[tuple[AdapterChange, int]] = set()  # with instances that lack it still
         self._lock = asyncio.Lock()
         view.on_change(self._changed)
+        changes.on_change(self._changed)
 
     async def load(self, base: str, adapter: Adapter, *, inplace: bool) -> None:
-        """Load an adapter on all workers of a model. Where one cannot, those that have loaded it forget it.
+        """Load an adapter on all workers of a model. Where one cannot, the others are as they were before.
 
-        Raises BadRequest (also for a name that is taken), NotFound, Overloaded, TimedOut.
+        Raises BadRequest (also for a name that is taken), NotFound, Overloaded, TimedOut; the text names the worker.
         """
+        self._check_name(base, adapter.name, inplace)
+        await self._awake(base)
         async with self._lock:
-            there = self._cards.get(adapter.name)
-            if there is not None and there.parent != base:
-                raise BadRequest(f"the name {adapter.name!r} is that of another model", param="lora_name")
-            if there is not None and not inplace:
-                text = f"the lora adapter {adapter.name!r} has already been loaded; load_inplace replaces it"
-                raise BadRequest(text, param="lora_name")
+            self._check_name(base, adapter.name, inplace)
             instances = self._workers(base)
-            found = await asyncio.gather(*[self._load(one, adapter, inplace) for one in instances])
-            if wrong := [one for one in found if isinstance(one, RequestError)]:
-                if there is None:
-                    done = [one for one, what in zip(instances, found, strict=True) if isinstance(what, Adapter)]
-                    await asyncio.gather(*[self._unload(one, adapter.name) for one in done])
-                raise wrong[0]
-            self._loaded[adapter.name] = base, adapter
-            self._tried.update((one.instance_id, adapter.name) for one in instances)
-            self._changed()  # some may have come meanwhile
-            digests = {one.digest for one in found if isinstance(one, Adapter)}
-            if len(digests) > 1:
+            cards = [self._view.card_of(adapter.name, one) for one in instances]
+            before = [card.adapter if card is not None else None for card in cards]
+            outcomes = await asyncio.gather(*[self._load(one, adapter, inplace) for one in instances])
+            if wrong := [one for one in outcomes if isinstance(one, RequestError)]:
+                rest = await self._undo(adapter.name, zip(instances, before, outcomes, strict=True))
+                raise _reworded(wrong[0], "; not undone: ".join([str(wrong[0]), *rest]))
+            done = [one for one in outcomes if isinstance(one, Adapter)]
+            if len(digests := {one.digest for one in done}) > 1:
                 log.warning("adapter %s is not the same on all workers of %s", adapter.name, base)
+            await self._note(base, done[0], instances)
             await self._until(adapter.name, lambda card: card is not None and card.salt in digests)
+
+    def _check_name(self, base: str, name: str, inplace: bool) -> None:
+        there = self._cards.get(name)
+        if there is not None and there.parent != base:
+            raise BadRequest(f"the name {name!r} is that of another model", param="lora_name")
+        if there is not None and not inplace:
+            text = f"the lora adapter {name!r} has already been loaded; load_inplace replaces it"
+            raise BadRequest(text, param="lora_name")
 
     async def unload(self, card: ModelCard) -> None:
         """Have all workers of the model below an adapter forget it. `card`: that of the adapter. Raises as `load`."""
+        assert card.adapter is not None
         async with self._lock:
-            self._loaded.pop(card.name, None)
-            self._tried = {one for one in self._tried if one[1] != card.name}
-            instances = list(self._view.served(card.name).instances)
-            found = await asyncio.gather(*[self._unload(one, card.name) for one in instances])
-            if wrong := [one for one in found if isinstance(one, RequestError) and not isinstance(one, NotFound)]:
+            await self._note(card.base, card.adapter)
+            found = await asyncio.gather(
+                *[self._unload(one, card.name) for one in self._view.served(card.name).instances]
+            )
+            if wrong := [one for one in found if one is not None and not isinstance(one, NotFound)]:
                 raise wrong[0]
             await self._until(card.name, lambda card: card is None)
+
+    async def _note(self, base: str, adapter: Adapter, loaded_by: Iterable[Instance] = ()) -> None:
+        """Let others know of a change; without workers that have loaded it, it is unloaded."""
+        told = [one.instance_id for one in loaded_by]
+        change = self._changes.next(base, adapter, self._clock(), loaded=bool(told))
+        self._told.update((change, number) for number in told)
+        self._changes.merge(AdapterRecord((change,)))
+        await self._keep()
+
+    async def _undo(
+        self, name: str, workers: Iterable[tuple[Instance, Adapter | None, Adapter | RequestError]]
+    ) -> list[str]:
+        """Have workers be as before; returns why some are not.
+
+        One that has said nothing may have changed, or may do it later. It is told to go back, and not waited for.
+        """
+        changed: list[tuple[Instance, Adapter | None]] = []
+        for instance, before, outcome in workers:
+            if isinstance(outcome, Adapter):
+                if before is None or outcome.digest != before.digest:
+                    changed.append((instance, before))
+            elif not isinstance(outcome, BadRequest | NotFound):
+                self._spawn(self._restore(instance, name, before), f"adapter {name} as it was")
+        return [why for why in await asyncio.gather(*[self._restore(one, name, had) for one, had in changed]) if why]
+
+    async def _restore(self, instance: Instance, name: str, before: Adapter | None) -> str:
+        """Have a worker be as before; returns why it is not."""
+        if before is None:
+            error = await self._unload(instance, name)
+            return "" if error is None or isinstance(error, NotFound) else str(error)
+        found = await self._load(instance, before, inplace=True)
+        if isinstance(found, Adapter) and found.digest == before.digest:
+            return ""
+        return f"{_who(instance)}: {before.path} has changed" if isinstance(found, Adapter) else str(found)
 
     def _workers(self, base: str) -> Sequence[Instance]:
         card = self._cards.get(base)
@@ -95,14 +169,14 @@ class AdapterLoader:
         """What a worker says to it, or the error with which it ended; both name the worker."""
         stream = ItemStream()
         outbound = self._transport.open(instance, request, stream)
-        who = instance.process or f"{instance.instance_id:x}"
+        who = _who(instance)
         try:
             async with asyncio.timeout(LOADING):
                 return [item async for item in _items(stream)]
         except TimeoutError:
             return TimedOut(f"{who} did not answer within {LOADING:g} s")
         except RequestError as error:
-            return type(error)(f"{who}: {error}", param=error.param, code=error.code)
+            return _reworded(error, f"{who}: {error}")
         finally:
             outbound.cancel()
 
@@ -115,21 +189,34 @@ class AdapterLoader:
             raise TimedOut(f"the workers have done it, and {name!r} is not known here after {KNOWN:g} s") from None
 
     def _changed(self) -> None:
-        """A worker may have come that lacks what has been loaded here."""
-        for name, (base, adapter) in self._loaded.items():
-            for instance in self._view.serving(base, self._cards.get(base)):
-                key = instance.instance_id, name
-                if key not in self._tried and self._view.served(name).get(instance.instance_id) is None:
-                    self._tried.add(key)
-                    self._spawn(self._load_later(instance, base, adapter), f"adapter {name}")
+        """A worker may lack what is to be loaded: it has started before that was known here, or could not load it."""
+        before, self._told = self._told, set()
+        for change in self._changes.loaded():
+            having = self._view.served(change.adapter.name)
+            for instance in self._view.served(change.model, self._cards.get(change.model)).instances:
+                if having.get(instance.instance_id) is None:
+                    key = change, instance.instance_id
+                    self._told.add(key)
+                    if key not in before:
+                        self._spawn(self._load_later(instance, change), f"adapter {change.adapter.name}")
 
-    async def _load_later(self, instance: Instance, base: str, adapter: Adapter) -> None:
+    async def _load_later(self, instance: Instance, change: AdapterChange) -> None:
         async with self._lock:
-            if self._loaded.get(adapter.name) != (base, adapter):
-                return
-            found = await self._load(instance, adapter, inplace=False)
+            if (change, instance.instance_id) not in self._told:
+                return  # it is unloaded, or there, or the worker is gone
+            found = await self._load(instance, change.adapter, inplace=False)
         if isinstance(found, RequestError):
-            log.warning("a worker of model %s goes without the adapter %s: %s", base, adapter.name, found)
+            log.warning(
+                "a worker of model %s goes without the adapter %s: %s", change.model, change.adapter.name, found
+            )
+
+
+def _who(instance: Instance) -> str:
+    return instance.process or f"{instance.instance_id:x}"
+
+
+def _reworded(error: RequestError, text: str) -> RequestError:
+    return type(error)(text, param=error.param, code=error.code, retry_after=error.retry_after)
 
 
 async def _items(stream: ItemStream) -> Any:

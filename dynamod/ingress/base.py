@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dynamod.message.discovery import ModelCard
+from dynamod.message.discovery import Adapter, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import EngineFields
 
 if TYPE_CHECKING:
     from dynamod.preprocess.model import Model
 
-    from .adapters import AdapterLoader
     from .lowering import Lowered, Served
 
 
@@ -117,6 +116,16 @@ class Run(Protocol):
         """The client disconnected. Release all resources; do not call the sink again."""
 
 
+class Adapters(Protocol):
+    """LoRA adapters, on all workers of a model. Both raise BadRequest, NotFound, Overloaded, TimedOut."""
+
+    async def load(self, base: str, adapter: Adapter, *, inplace: bool) -> None:
+        """Load one for the model `base`; `inplace`: also in place of one of that name."""
+
+    async def unload(self, card: ModelCard) -> None:
+        """Unload the one that has this card."""
+
+
 class Backend(Protocol):
     """Whoever serves models: the Processor actor, in tests a small one of their own."""
 
@@ -130,7 +139,7 @@ class Backend(Protocol):
         """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows): all that are alive."""
 
     @property
-    def adapters(self) -> "AdapterLoader":
+    def adapters(self) -> Adapters:
         """What loads and unloads LoRA adapters on the workers."""
         ...
 

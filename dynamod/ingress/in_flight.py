@@ -201,7 +201,7 @@ class RequestsInFlight:
         return _placed(place, self._counts[card.name].route, told)
 
     async def _wanting(self, card: ModelCard, place: Awaitable[Placement]) -> Placement:
-        with self._parked.wanted(card.name):
+        with self._parked.wanted(card.base):
             return await place
 
     def _replays(self, card: ModelCard, prompt: Prompt) -> bool:

@@ -79,11 +79,11 @@ class ParkedModels:
         return {record.place for record in self._models.values() if not record.problem}
 
     def starts(self, card: ModelCard) -> bool:
-        """Whether nobody serves the model, and a worker comes for those who wait."""
-        record = self._models.get(card.name)
-        if not self.coming(card.name) and (record is None or record.problem):
+        """Whether nobody serves the model, or that below an adapter, and a worker comes for those who wait."""
+        record = self._models.get(card.base)
+        if not self.coming(card.base) and (record is None or record.problem):
             return False
-        return not self._view.served(card.name, card, "").instances
+        return not self._view.served(card.base, None if card.parent else card, "").instances
 
     @contextmanager
     def wanted(self, name: str) -> Generator[None]:

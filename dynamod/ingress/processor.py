@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dynamod.actor import Actor, Backoff, Reason, Ref, Total, handle
+from dynamod.discovery.adapters import AdapterChanges
 from dynamod.discovery.view import View, disagree
 from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import NotFound, UserError
@@ -28,7 +29,7 @@ from dynamod.router.prefill import LivePrefill
 from dynamod.router.router import RouterSettings
 from dynamod.transport.base import Transport
 
-from .adapters import AdapterLoader
+from .adapters import AdapterLoader, forgotten, kept_adapters
 from .base import Job, ResponseSink, Run
 from .counts import LoopDelay
 from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows, Row
@@ -121,7 +122,8 @@ class ProcessorBackend:
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""
-        if job.request.model in self._processor.parked:
+        card = self._processor.cards.get(job.request.model)
+        if card is not None and card.base in self._processor.parked:
             await self._processor.awake(job)
         return await self._processor.requests.start(job, sink, await self._processor.lower(job))
 
@@ -132,7 +134,8 @@ class Processor(Actor):
     `announce(name, card)` is called when a model can be asked for here, and with None when no longer; `refused(name,
     why)` when its files are of no use, and with an empty text when that is over. `node()`: the name of this node;
     models of workers on other nodes are fetched when they are not found here. `decisions`: requests of which the
-    routing decisions are kept. `live`: see `Dispatcher`. `want`: see `ParkedModels`.
+    routing decisions are kept. `live`: see `Dispatcher`. `want`: see `ParkedModels`. `keep_adapters`: see
+    `AdapterLoader`.
     """
 
     def __init__(
@@ -150,7 +153,9 @@ class Processor(Actor):
         decisions: int = 1000,
         live: Mapping[str, LivePrefill] = MappingProxyType({}),
         want: Callable[[str, bool], None] = lambda _name, _waits: None,
+        keep_adapters: Callable[[], Awaitable[None]] = forgotten,
     ) -> None:
+        self._keep_adapters = keep_adapters
         self._view, self._transport = view, transport
         self._needs_blocks = routing.needs_blocks
         self._limits, self._migration_limit, self._longest_move = limits, migration_limit, migration_max_seq_len
@@ -166,6 +171,7 @@ class Processor(Actor):
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self._delay = LoopDelay()
         self.cards: dict[str, ModelCard] = {}
+        self.adapter_changes = AdapterChanges()
         self.parked = ParkedModels(view, want, self.keep, self.forget)
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
         self._requests: RequestsInFlight | None = None
@@ -187,7 +193,11 @@ class Processor(Actor):
             node=self._node,
             parked=self.parked,
         )
-        self.adapters = AdapterLoader(self._view, self._transport, self.cards, self.context.task)
+        self.adapters = AdapterLoader(
+            *(self._view, self._transport, self.cards, self.context.task),
+            *(self.adapter_changes, self._keep_adapters, self._awake_base),
+        )
+        self.adapter_changes.on_change(self._revise_kept)
         self._view.on_model(self._model_changed)
         self._view.on_change(requests.instances_changed)
         for name, card in self._view.models().items():
@@ -246,16 +256,34 @@ class Processor(Actor):
     # Models.
 
     def keep(self, card: ModelCard) -> None:
-        """Let the model be asked for although nobody serves it; who serves it later may say more of it."""
+        """Let the model be asked for although nobody serves it; who serves it later may say more of it.
+
+        The adapters that its workers will have, too.
+        """
         self._kept[card.name] = card
         if card.name not in self.cards and card.name not in self._loading:
             self._model_changed(card.name, card)
+        if not card.parent:
+            self._revise_kept()
 
     def forget(self, name: str) -> None:
         """Let the model be asked for only while somebody serves it."""
-        del self._kept[name]
+        below = self._kept.pop(name)
         if self._view.card(name) is None:
             self._model_changed(name, None)
+        if not below.parent:
+            self._revise_kept()
+
+    def _revise_kept(self) -> None:
+        """Adapters have been loaded or unloaded, or a model that has some is kept or not."""
+        below = [card for card in self._kept.values() if not card.parent]
+        wanted = {one.name: one for card in below for one in kept_adapters(card, self.adapter_changes)}
+        for name in [name for name, card in self._kept.items() if card.parent and name not in wanted]:
+            self.forget(name)
+        for name, card in wanted.items():
+            there = self._kept.get(name) or self.cards.get(name) or card
+            if there.parent == card.parent and self._kept.get(name) != card:  # else another model has the name
+                self.keep(card)
 
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         self._loading.pop(name, None)
@@ -365,6 +393,9 @@ class Processor(Actor):
         if card is None:
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
+        if card.parent and self._view.card(name) is None and self._view.served(card.parent, None, "").instances:
+            why = f"the workers of {card.parent!r} do not have the adapter {name!r}; their logs say why"
+            raise NotFound(why, param="model", code="adapter_not_found")
         counts, model, parsers = self._counts[card.base], self._models[name], self._parsers.get(name)
         served_now = self._view.card(name) is not None  # else it is loaded on demand
         forms = self._view.forms(name) if served_now else frozenset(card.capabilities.forms)
@@ -398,7 +429,8 @@ class Processor(Actor):
 
     async def awake(self, job: Job) -> None:
         """Wait until a model that may have no workers has some, if the request can be served. Raises RequestError."""
-        card = self.cards.get(job.request.model)
+        asked = self.cards.get(job.request.model)
+        card = self.cards.get(asked.base) if asked is not None else None
         if card is None:
             return
         if not self._view.served(card.name, card, "").instances:
@@ -407,6 +439,10 @@ class Processor(Actor):
         card = self.cards.get(card.name, card)  # that of the worker
         if card.capabilities.needs_prefill:
             await self.parked.served(card, PREFILL, self._limits.queue)
+
+    async def _awake_base(self, base: str) -> None:
+        if base in self.parked and (card := self.cards.get(base)) is not None:
+            await self.parked.served(card, "", self._limits.queue)
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""

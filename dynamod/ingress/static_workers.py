@@ -53,6 +53,7 @@ class StaticWorkers:
     ) -> None:
         self._view, self._transport, self._card, self._instances = view, transport, card, instances
         self._there: dict[int, tuple[Instance, int]] = {}  # with looks since the last answer
+        self._cards: dict[int, ModelCard] = {}  # as they were said last
 
     async def run(self) -> None:
         """Look for ever."""
@@ -72,7 +73,11 @@ class StaticWorkers:
                 new = number not in self._there
                 self._there[number] = (instance, 0)
                 if new:
+                    log.info("found the static worker at dyn://%s (engine %s)", instance.path, card.engine)
                     await self._compare(instance, card)
+                    self._view.place(instance, True)
+                if card != self._cards.get(number):  # it has other adapters
+                    self._cards[number] = card
                     self._offer(instance, card)
             elif number in self._there:
                 missed = self._there[number][1] + 1
@@ -95,8 +100,6 @@ class StaticWorkers:
 
     def _offer(self, instance: Instance, card: ModelCard) -> None:
         here = self._card
-        log.info("found the static worker at dyn://%s (engine %s)", instance.path, card.engine)
-        self._view.place(instance, True)
         self._view.offer(
             instance,
             msgspec.structs.replace(
@@ -110,6 +113,7 @@ class StaticWorkers:
         )
 
     def _gone(self, number: int) -> None:
+        self._cards.pop(number, None)
         found = self._there.pop(number, None)
         if found is not None:
             instance, _ = found

@@ -28,7 +28,10 @@ class Conflict(RequestError):
 
 
 class ModelOnDemand(Model, omit_defaults=True):
-    """One model. `state`: unloaded, loading, ready or draining, for `seconds`. `error`: of its last load."""
+    """One model. `state`: unloaded, loading, ready or draining, for `seconds`. `error`: of its last load.
+
+    Of an adapter all three are those of the model below it.
+    """
 
     state: str = ""
     seconds: float | None = None
@@ -69,7 +72,7 @@ class ListOnDemand(Models):
         """The list, without aliases."""
         states, cards = _states(self._backend), frontend.models(context)
         names = [*(name for name in states if name in cards), *(name for name in cards if name not in states)]
-        rows = [_row(name, cards[name], states.get(name)) for name in names if cards[name].name == name]
+        rows = [_row(name, cards[name], states.get(cards[name].base)) for name in names if cards[name].name == name]
         return json_response(ModelsOnDemand("list", rows))
 
 
@@ -84,7 +87,7 @@ class OneOnDemand(OneModel):
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """One entry, also by an alias; without an id the list. Raises NotFound."""
         card = frontend.models(context).get(context.request.rel_url.path.removeprefix(self.prefix))
-        report = _states(self._backend).get(card.name) if card is not None else None
+        report = _states(self._backend).get(card.base) if card is not None else None
         if card is None or report is None:
             return await super().serve(frontend, context)
         return json_response(_row(card.name, card, report))

@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from dynamod.actor import ActorUnreachable, DeadlineExceeded, Ref
 from dynamod.ingress.api.stream import StreamWriter
-from dynamod.ingress.base import Job, ResponseSink, Run
+from dynamod.ingress.base import Adapters, Job, ResponseSink, Run
 from dynamod.ingress.processor import ProcessorBackend
-from dynamod.message.discovery import ModelCard
+from dynamod.message.discovery import Adapter, ModelCard
 from dynamod.message.errors import BadRequest, Internal, Overloaded, RequestError
 
 from .keeper import Claim, ModelKeeper, Release
@@ -103,6 +104,31 @@ class LoadingRun:
             self.task.cancel()
 
 
+class OnDemandAdapters:
+    """Has `inner` load and unload adapters. `names`: of models on demand, for clients; `held(model)`: it is loaded
+    until that ends.
+    """
+
+    def __init__(
+        self, inner: Adapters, names: Mapping[str, str], held: Callable[[str], AbstractAsyncContextManager[None]]
+    ) -> None:
+        self._inner, self._names, self._held = inner, names, held
+
+    async def load(self, base: str, adapter: Adapter, *, inplace: bool) -> None:
+        """The model is loaded for that, if it is not. Raises as `AdapterLoader.load`."""
+        if adapter.name in self._names:
+            raise BadRequest(f"the name {adapter.name!r} is that of another model", param="lora_name")
+        if base not in self._names:
+            await self._inner.load(base, adapter, inplace=inplace)
+            return
+        async with self._held(base):
+            await self._inner.load(base, adapter, inplace=inplace)
+
+    async def unload(self, card: ModelCard) -> None:
+        """Of a model that is not loaded, too. Raises as `AdapterLoader.unload`."""
+        await self._inner.unload(card)
+
+
 class OnDemandBackend:
     """`names`: each name for clients, aliases too, with that of its model. `places`: where models are served when they
     are loaded, dyn://... `timeout`: seconds to wait for a model.
@@ -120,7 +146,8 @@ class OnDemandBackend:
         self._inner, self.keeper, self._ref, self._timeout = inner, keeper, ref, timeout
         self._names, self._places = names, places
         self._numbers = count(1)
-        self.model, self.adapters = inner.model, inner.adapters
+        self.model = inner.model
+        self.adapters = OnDemandAdapters(inner.adapters, names, self._held)
 
     def health(self) -> Mapping[str, Any]:
         """As the processor's; models that can be loaded have endpoints too."""
@@ -153,8 +180,9 @@ class OnDemandBackend:
             raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:
-        """Wait for the model, then begin to serve. Raises RequestError."""
-        model = job.request.model
+        """Wait for the model, of an adapter that below it, then begin to serve. Raises RequestError."""
+        asked = self._inner.models().get(job.request.model)
+        model = asked.base if asked is not None and asked.parent else job.request.model
         if model not in self._names:
             return await self._inner.start(job, sink)  # of another graph
         claim = Claim(model, f"{next(self._numbers)}", _keep_alive(job))
@@ -179,6 +207,15 @@ class OnDemandBackend:
         except BaseException:
             over()
             raise
+
+    @asynccontextmanager
+    async def _held(self, model: str) -> AsyncGenerator[None]:
+        claim = Claim(model, f"{next(self._numbers)}")
+        try:
+            await self.ask(claim, model)
+            yield
+        finally:
+            self._releaser(claim)()
 
     def _releaser(self, claim: Claim) -> Callable[[], None]:
         def over() -> None:

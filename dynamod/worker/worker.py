@@ -42,6 +42,7 @@ from dynamod.message.worker import (
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
+from .adapters import FollowedAdapters
 from .events import EventPublisher, StepPublisher
 from .model_files import send_files
 from .role import Role, RoleSwitch, Switch
@@ -228,7 +229,6 @@ class Worker(Actor):
         reply.accepted()
         with self._raised_to(reply, engine, request):
             async with self._adapters:
-                self.check_adapters_change()
                 items: tuple[bytes, ...] = ()
                 if isinstance(request, LoadAdapter):
                     items = (msgspec.json.encode(await engine.load_adapter(request.adapter, inplace=request.inplace)),)
@@ -238,8 +238,12 @@ class Worker(Actor):
             log.info("adapters now: %s", ", ".join(one.name for one in engine.card().adapters) or "none")
             reply.items(items, "stop")
 
-    def check_adapters_change(self) -> None:
-        """Raises BadRequest for a worker whose adapters cannot change."""
+    async def follow_adapters(self, followed: FollowedAdapters) -> None:
+        """Do what is new; the card is published again if that has changed it."""
+        assert self._engine is not None
+        async with self._adapters:
+            if await followed.catch_up():
+                self._publish(self._public_card(self._engine))
 
     @handle
     async def switch(self, message: Switch) -> asyncio.Future[Any] | UserError | Role:

@@ -2,6 +2,7 @@
 
 import importlib.util
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from dynamod.cli.preflight import check, lacks_model
 from dynamod.cli.run import build
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
+from tests.adapters import write_adapter
 
 
 def graph(*words: str) -> Graph:
@@ -48,6 +50,22 @@ def test_a_context_may_be_longer_than_trained_where_the_engine_stretches_it() ->
 def test_variables_that_no_process_can_use(environ: dict[str, str], says: str) -> None:
     with pytest.raises(UserError, match=says):
         check(graph("out=echo_full"), environ)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="needs the extra llama_cpp")
+def test_adapters_of_models_on_demand_have_names_of_their_own(tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "one.gguf", 1)
+    whole = graph("out=llamacpp", "sample.gguf", "--max-models", "1", "--lora", f"x={adapter}")
+    check(whole, {})
+    worker, processor = whole.services["sample"], whole.services["Processor"]
+    other = replace(worker, name="other", config={**worker.config, "served_model_name": "other"})
+    entries = {"sample": {"component": "sample"}, "other": {"component": "other", "aliases": ["y"]}}
+    both = {**whole.services, "other": other, "Processor": replace(processor, config={"models": entries})}
+    with pytest.raises(UserError, match=r"models.other: lora: 'x' is an adapter of the model 'sample'"):
+        check(replace(whole, services=both), {})
+    both["other"] = replace(other, config={**other.config, "lora": [f"y={adapter}"]})
+    with pytest.raises(UserError, match=r"models.other: lora: 'y' is a name of the model 'other'"):
+        check(replace(whole, services=both), {})
 
 
 def test_whether_a_model_is_missing() -> None:

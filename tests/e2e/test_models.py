@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import dynamod.sample
+from tests.adapters import write_adapter
 
 from .asking import Streaming, chat_body
 from .together import together
@@ -312,6 +313,7 @@ def test_dynamo_run_with_several_models(machine: Any) -> None:
         ("in=text", "sample", "sample.gguf"): "one model at a time, not sample and sample.gguf with in=text",
         ("in=http", "out=auto", "sample", "sample.gguf"): "out=auto takes no models",
         ("in=http", "sample", "other", "--model-name", "x"): "--model-name belongs to one model",
+        ("in=http", "sample", "other", "--lora", "x=y"): "models: {NAME: {worker: {lora: [NAME=PATH]}}}",
     }
     results = machine.batch([("dynamo-run", words) for words in refused])
     for result, said in zip(results, refused.values(), strict=True):
@@ -335,3 +337,59 @@ budget: {models: 1}
         assert status == 200, answer
         assert json.loads(answer)["choices"][0]["message"]["content"]
         assert running(machine, url) == [model]
+
+
+ADAPTERS = """
+models:
+  a: {{engine: llamacpp, model: sample.gguf, args: {{n_threads: 1, n_ctx: 2048}}, worker: {{lora: ["one={one}"]}}}}
+  b: {{engine: mocker, model: sample}}
+budget: {{models: 1}}
+Frontend: {{allow_runtime_lora_updating: true}}
+"""
+
+
+@pytest.mark.engine
+@together
+def test_adapters_of_models_on_demand(machine: Any) -> None:
+    if importlib.util.find_spec("llama_cpp") is None:
+        pytest.skip("needs the extra llama_cpp")
+    one, two = (write_adapter(machine.folder / f"{seed}.gguf", seed) for seed in (9, 18))
+    _, url = serve(machine, ADAPTERS.format(one=one), OMP_NUM_THREADS="1")
+
+    def text(model: str) -> str:
+        status, answer = ask(machine, url, model, "water river night " * 13, temperature=0, ignore_eos=True)
+        assert status == 200, answer
+        return str(json.loads(answer)["choices"][0]["message"]["content"])
+
+    assert states(machine, url) == {"a": "unloaded", "b": "unloaded", "one": "unloaded"}
+    first = text("one")
+    assert running(machine, url) == ["a"]
+    assert states(machine, url) == {"a": "ready", "b": "unloaded", "one": "ready"}
+    assert first != text("a")
+    assert ask(machine, url, "b")[0] == 200
+    body = {"model": "a", "lora_name": "x", "lora_path": str(two)}
+    status, answer = machine.ask(url, "/v1/load_lora_adapter", {**body, "lora_name": "b"})
+    assert (status, "is that of another model" in answer) == (400, True)
+    assert running(machine, url) == ["b"], "it loads nothing for what is refused"
+    assert machine.ask(url, "/v1/load_lora_adapter", body)[0] == 200
+    assert running(machine, url) == ["a"]
+    second = text("x")
+    assert second not in (first, text("a"))
+    for _ in range(2):
+        assert ask(machine, url, "b")[0] == 200
+        assert states(machine, url) == {"a": "unloaded", "b": "ready", "one": "unloaded", "x": "unloaded"}
+        assert (text("x"), text("one")) == (second, first)
+        for row in machine.ps():
+            if row["component"] == "Frontend":
+                os.kill(row["pid"], signal.SIGKILL)  # who comes next knows them, too
+        machine.until(lambda: machine.ask(url, "/v1/models")[0] == 200 and "x" in states(machine, url), 20.0)
+    assert ask(machine, url, "b")[0] == 200
+    status, answer = machine.ask(url, "/v1/unload_lora_adapter", {"lora_name": "x"})
+    assert status == 200, answer
+    assert states(machine, url) == {"a": "unloaded", "b": "ready", "one": "unloaded"}
+    assert ask(machine, url, "x")[0] == 404
+    assert text("one") == first
+    assert set(states(machine, url)) == {"a", "b", "one"}
+    two.unlink()
+    status, answer = machine.ask(url, "/v1/load_lora_adapter", body)
+    assert (status, "no adapter found at" in answer) == (404, True)

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from dynamod.actor.testing import virtual
+from dynamod.discovery.adapters import AdapterChanges
 from dynamod.discovery.keys import card_key, instance_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.ingress.adapters import AdapterLoader
-from dynamod.message.discovery import Adapter, Capabilities, Instance, ModelCard
+from dynamod.message.discovery import Adapter, AdapterChange, AdapterRecord, Capabilities, Instance, ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, TimedOut
 from dynamod.message.ingress import Failed, Items
 from dynamod.message.worker import LoadAdapter
@@ -24,19 +25,28 @@ ONE = Adapter("x", "/one.gguf")
 class Mocked:
     """Workers that load what is asked, or refuse it (`broken`), or say nothing (`silent`), and an ingress before them.
 
-    `asked`: what came to which worker. The digest of a file is its path's length.
+    `asked`: what came to which worker. `gone`: workers that have forgotten what they had loaded before. The digest of a
+    file is its path's length.
     """
 
     def __init__(self) -> None:
         self.registry: Any = MemoryRegistry(random.Random(0))
         self.view = View(self.registry)
-        self.broken, self.silent = set[int](), set[int]()
+        self.broken, self.silent, self.gone = set[int](), set[int](), set[int]()
         self.asked: list[tuple[int, str]] = []
         self.cards: dict[str, ModelCard] = {}
         self.leases: dict[int, int] = {}
         self.tasks: list[Any] = []
         self.view.on_model(self._model)
-        self.loader = AdapterLoader(self.view, self, self.cards, self._spawn)  # type: ignore[arg-type]
+        self.changes = AdapterChanges()
+        self.loader = AdapterLoader(
+            self.view,
+            self,
+            self.cards,
+            self._spawn,
+            self.changes,
+            clock=lambda: 7.0,  # type: ignore[arg-type]
+        )
 
     def _model(self, name: str, card: ModelCard | None) -> None:
         if card is None:
@@ -66,7 +76,7 @@ class Mocked:
     def _do(self, instance: Instance, request: Any, sink: Any) -> None:
         items: tuple[bytes, ...] = ()
         if isinstance(request, LoadAdapter):
-            if instance.instance_id in self.broken:
+            if instance.instance_id in (self.gone if request.adapter.digest else self.broken):
                 sink.delta(Failed.of(1, BadRequest("no adapter", param="lora_path")))
                 return
             found = msgspec.structs.replace(request.adapter, digest=f"{len(request.adapter.path):x}")
@@ -111,12 +121,47 @@ async def test_where_one_cannot_the_others_forget_it() -> None:
 
 
 @virtual
+async def test_where_one_cannot_replace_it_the_others_have_the_one_before_again() -> None:
+    mocked = Mocked()
+    for number in (1, 2, 3):
+        mocked.come(number)
+    await mocked.loader.load("m", ONE, inplace=False)
+    mocked.gone.add(4)
+    mocked.come(4)
+    await asyncio.gather(*mocked.tasks)
+    before = mocked.cards["x"].adapter
+    mocked.broken = {2}
+    with pytest.raises(BadRequest, match=r"^g/Worker.2: no adapter$"):
+        await mocked.loader.load("m", Adapter("x", "/another.gguf"), inplace=True)
+    assert mocked.having("x") == [1, 2, 3], "the fourth had none, and has none again"
+    assert mocked.cards["x"].adapter == before
+    mocked.gone.add(3)
+    text = r"^g/Worker.2: no adapter; not undone: g/Worker.3: no adapter$"
+    with pytest.raises(BadRequest, match=text):
+        await mocked.loader.load("m", Adapter("x", "/another.gguf"), inplace=True)
+    await asyncio.gather(*mocked.tasks)
+
+
+@virtual
+async def test_a_worker_that_says_nothing_is_told_to_forget_it_too() -> None:
+    mocked = Mocked()
+    for number in (1, 2):
+        mocked.come(number)
+    mocked.silent.add(2)
+    with pytest.raises(TimedOut, match=r"g/Worker.2 did not answer within 120 s"):
+        await mocked.loader.load("m", ONE, inplace=False)
+    await asyncio.sleep(0)
+    assert sorted(mocked.asked[2:]) == [(1, "UnloadAdapter"), (2, "UnloadAdapter")], "it may have loaded it since"
+    await asyncio.gather(*mocked.tasks)
+
+
+@virtual
 async def test_a_worker_that_comes_later_is_told_once() -> None:
     mocked = Mocked()
     mocked.come(1)
     await mocked.loader.load("m", ONE, inplace=False)
     mocked.come(2)
-    mocked.broken.add(3)
+    mocked.gone.add(3)
     mocked.come(3)
     await asyncio.gather(*mocked.tasks)
     mocked.come(4, msgspec.structs.replace(CARD, adapters=(Adapter("x", "/mine", "9"),)))
@@ -126,6 +171,49 @@ async def test_a_worker_that_comes_later_is_told_once() -> None:
     count = len(mocked.tasks)
     mocked.come(5)
     assert len(mocked.tasks) == count
+
+
+@virtual
+async def test_what_others_have_loaded_is_told_to_workers_that_lack_it() -> None:
+    mocked = Mocked()
+    for number in (1, 2):
+        mocked.come(number)
+    mocked.changes.merge(AdapterRecord((AdapterChange("m", Adapter("x", "/one.gguf", "8"), 1.0),)))
+    await asyncio.gather(*mocked.tasks)
+    assert mocked.having("x") == [1, 2]
+    mocked.come(2)  # anew, at the same address, as static workers do
+    await asyncio.gather(*mocked.tasks)
+    assert mocked.having("x") == [1, 2]
+    assert [number for number, _ in mocked.asked] == [1, 2, 2]
+    mocked.changes.merge(AdapterRecord((AdapterChange("m", Adapter("x", "/one.gguf", "8"), 2.0, loaded=False),)))
+    mocked.come(3)
+    assert len(mocked.asked) == 3
+
+
+@virtual
+async def test_a_change_is_kept_before_it_is_said_to_be_done() -> None:
+    mocked = Mocked()
+    mocked.come(1)
+    kept: list[Any] = []
+
+    async def keep() -> None:
+        kept.append([(one.adapter.path, one.at, one.loaded) for one in mocked.changes.of("m")])
+
+    loader = AdapterLoader(
+        mocked.view,
+        mocked,
+        mocked.cards,
+        mocked._spawn,
+        mocked.changes,
+        keep,
+        clock=lambda: 7.0,  # type: ignore[arg-type]
+    )
+    await loader.load("m", ONE, inplace=False)
+    await loader.unload(mocked.cards["x"])
+    mocked.broken.add(1)
+    with pytest.raises(BadRequest):
+        await loader.load("m", ONE, inplace=False)
+    assert kept == [[("/one.gguf", 7.0, True)], [("/one.gguf", 7.001, False)]]
 
 
 @virtual
@@ -145,3 +233,4 @@ async def test_what_cannot_be_is_refused() -> None:
     mocked.silent.add(1)
     with pytest.raises(TimedOut, match=r"g/Worker.1 did not answer within 120 s"):
         await mocked.loader.load("m", ONE, inplace=False)
+    await asyncio.gather(*mocked.tasks)

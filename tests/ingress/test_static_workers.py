@@ -9,7 +9,7 @@ import msgspec
 from dynamod.actor.testing import virtual
 from dynamod.discovery.view import View
 from dynamod.ingress.static_workers import MISSED, StaticWorkers, describe
-from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.discovery import Adapter, Instance, ModelCard
 from dynamod.message.ingress import Failed, Items
 from dynamod.message.worker import Describe
 
@@ -74,6 +74,25 @@ async def test_it_comes_and_goes() -> None:
     transport.say = answers(THERE)
     await static.look()
     assert view.serving("name") == [INSTANCE]
+
+
+@virtual
+async def test_adapters_that_change_are_seen() -> None:
+    one = msgspec.structs.replace(THERE, adapters=(Adapter("x", "/x", "a"),))
+    view, transport = View(Registry()), Transport(answers(one))  # type: ignore[arg-type]
+    static = StaticWorkers(view, transport, HERE, lambda: [INSTANCE])
+    await static.look()
+    assert view.models()["x"].parent == "name"
+    assert view.serving("x") == [INSTANCE]
+    transport.say = answers(THERE)
+    await static.look()
+    assert list(view.models()) == ["name"]
+    transport.say = silent
+    for _ in range(MISSED):
+        await static.look()
+    transport.say = answers(THERE)
+    await static.look()
+    assert list(view.models()) == ["name"]
 
 
 @virtual

@@ -11,7 +11,7 @@ import pytest
 from dynamod.actor import System
 from dynamod.actor.testing import virtual
 from dynamod.ingress.base import Job
-from dynamod.message.discovery import ModelCard
+from dynamod.message.discovery import Adapter, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError
 from dynamod.message.openai import EngineFields
 from dynamod.ondemand.backend import OnDemandBackend
@@ -51,10 +51,17 @@ class Inner:
         self.error: RequestError | None = None
         self.wrong: RequestError | None = None
         self.model: Callable[[str], None] = lambda _name: None
-        self.adapters = object()
+        self.adapters = self
+        self.loaded: list[tuple[str, str]] = []
+
+    async def load(self, base: str, adapter: Adapter, *, inplace: bool) -> None:
+        if self.error is not None:
+            raise self.error
+        self.loaded.append((base, adapter.name))
 
     def models(self) -> Mapping[str, ModelCard]:
-        return {name: ModelCard(name) for name in ("a", "b", "elsewhere")}
+        adapters = {"x": ModelCard("x", parent="a", adapter=Adapter("x"))}
+        return {name: ModelCard(name) for name in ("a", "b", "elsewhere")} | adapters
 
     def health(self) -> Mapping[str, Any]:
         return {"endpoints": ["dyn://x.y.z"], "instances": []}
@@ -168,8 +175,36 @@ async def test_wrong_requests_load_nothing() -> None:
 @virtual
 async def test_names_endpoints_and_models_of_other_graphs() -> None:
     async with backend() as (made, inner, workers):
-        assert sorted(made.models()) == ["a", "b", "elsewhere", "first"]
+        assert sorted(made.models()) == ["a", "b", "elsewhere", "first", "x"]
         assert made.models()["first"].name == "a"
         assert made.health()["endpoints"] == ["dyn://a.b.c", "dyn://x.y.z"]
         assert await made.start(job("elsewhere"), cast("Any", Sink())) is inner
         assert workers.scaled == []
+
+
+@virtual
+async def test_an_adapter_holds_the_model_below_it() -> None:
+    async with backend() as (made, inner, workers):
+        await made.start(job("x"), cast("Any", Sink()))
+        assert held(made) == (1, 0)
+        assert workers.scaled == [("a", 1)]
+        inner.sinks[0].fail(EngineFailed("gone"))
+        await asyncio.sleep(0.1)
+        assert held(made) == (0, 0)
+
+
+@virtual
+async def test_a_model_is_loaded_for_its_adapter() -> None:
+    async with backend() as (made, inner, workers):
+        await made.adapters.load("elsewhere", Adapter("y"), inplace=False)
+        assert workers.scaled == []
+        await made.adapters.load("a", Adapter("y"), inplace=False)
+        assert workers.scaled == [("a", 1)]
+        inner.error = BadRequest("no adapter")
+        with pytest.raises(BadRequest, match="no adapter"):
+            await made.adapters.load("a", Adapter("z"), inplace=False)
+        with pytest.raises(BadRequest, match="the name 'first' is that of another model"):
+            await made.adapters.load("a", Adapter("first"), inplace=True)
+        await asyncio.sleep(0.1)
+        assert inner.loaded == [("elsewhere", "y"), ("a", "y")]
+        assert held(made) == (0, 0)

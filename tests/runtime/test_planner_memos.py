@@ -18,10 +18,10 @@ class Daemon:
         self.memos: dict[str, PlannerMemo] = {}
         self.writes, self.away = 0, False
 
-    async def memo(self, component: str) -> PlannerMemo:
+    async def memo(self, component: str, kind: type[PlannerMemo]) -> PlannerMemo:
         if self.away:
             raise DynamodError("the daemon is away")
-        return self.memos.get(component, PlannerMemo())
+        return self.memos.get(component, kind())
 
     async def keep(self, component: str, memo: PlannerMemo) -> None:
         if self.away:

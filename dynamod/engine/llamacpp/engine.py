@@ -198,11 +198,16 @@ class LlamaCpp(BatchingEngine):
         self._layout = model.layout
         return rate
 
+    def holds_adapter(self, digest: str) -> bool:
+        """Until its memory has been given back."""
+        return digest in self._adapters
+
     async def take_adapter(self, adapter: Adapter) -> None:
         """Load it in the thread, between two steps."""
         assert self._model is not None
         assert self.options.path is not None
-        await asyncio.to_thread(check_adapters, (adapter,), gguf_file(self.options.path))
+        if not self.holds_adapter(adapter.digest):
+            await asyncio.to_thread(check_adapters, (adapter,), gguf_file(self.options.path))
         before = self._adapters.get(adapter.digest)
         self._adapters[adapter.digest] = self._scheduler.adapters = True  # nobody frees it meanwhile
         try:

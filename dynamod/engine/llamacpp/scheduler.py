@@ -173,13 +173,26 @@ class Scheduler(BatchScheduler[Sequence]):
     def ahead(self, rows: list[Row], goes_on: Callable[[Sequence], bool]) -> list[Row]:
         """The step behind that of `rows`, which is being computed: the token after the one that each of them gets.
 
-        `goes_on`: whether its answer may have another one. Empty when there is more to decide than that.
+        `goes_on`: whether its answer may have another one. Empty when there is more to decide than that, as when the
+        turn of an adapter ends.
         """
         running = [row for row in rows if not row.sequence.gone]
-        if self.waiting or self._suspects or len(running) < len(self.running) or not all(row.last for row in running):
+        if self.waiting or self._suspects or not all(row.last for row in running):
+            return []
+        in_turn = len(running) < len(self.running)  # others have none now, or are not computed yet
+        if in_turn and not self._turn_goes_on(running):
             return []
         found = [Row(row.sequence, row.start + row.count, 1, True) for row in running if goes_on(row.sequence)]
-        return found if all(self.cells.grow(row.sequence, row.start) for row in found) else []
+        if not all(self.cells.grow(row.sequence, row.start) for row in found):
+            return []
+        self._turn_left -= in_turn and bool(found)
+        return found
+
+    def _turn_goes_on(self, rows: list[Row]) -> bool:
+        """Whether the next step is of these sequences too, because others are computed with other adapters."""
+        if not self.adapters or not rows or not self._turn_left or self._exports:
+            return False
+        return len(rows) == len(self._with(self._turn)) and all(row.sequence.adapter == self._turn for row in rows)
 
     def commit(self, rows: list[Row]) -> None:
         """The step has been computed."""

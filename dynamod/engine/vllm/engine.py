@@ -114,10 +114,15 @@ class Vllm(AdapterEngine):
         self.adapters = await self._loras.begin(self.options.lora)
         self.can = msgspec.structs.replace(self.can, lora=True)
 
+    def holds_adapter(self, digest: str) -> bool:
+        """Until requests that do not know yet have come."""
+        return self._loras is not None and digest in self._loras
+
     async def take_adapter(self, adapter: Adapter) -> None:
         """Have vLLM load it."""
-        check_folder((adapter,), None)
         assert self._loras is not None
+        if adapter.digest not in self._loras:
+            check_folder((adapter,), None)
         await self._loras.load(adapter)
 
     async def leave_adapter(self, adapter: Adapter) -> None:

@@ -21,7 +21,7 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 TOGETHER = 8
 """Adapters of one batch, at most, where `max_loras` is not given: each takes memory."""
 
-CPU_EXTENSION = "dynamod.engine.vllm.cpu_lora.Adapters"
+CPU_EXTENSION = "dynamod.engine.vllm.cpu_lora:Adapters"
 """What mends answers without adapters where the engine computes on a CPU."""
 
 
@@ -32,7 +32,7 @@ def with_lora(values: Mapping[str, Any], adapters: Iterable[Adapter], *, cpu: bo
         if values.get("worker_extension_cls"):
             hint = "leave one of them out"
             raise UserError("vllm argument worker_extension_cls: on a CPU adapters need one of ours", hint)
-        values = {**values, "worker_extension_cls": CPU_EXTENSION}
+        values = {**values, "worker_extension_cls": CPU_EXTENSION.replace(":", ".")}
     if not given:
         return dict(values)
     if values.get("enable_lora") is False:
@@ -68,7 +68,7 @@ class VllmAdapters:
 
     async def load(self, adapter: Adapter) -> None:
         """Raises UserError."""
-        if adapter.digest in self._requests:
+        if adapter.digest in self:
             return
         self._number += 1
         request = self._make(lora_name=adapter.digest, lora_int_id=self._number, lora_path=adapter.path)
@@ -79,6 +79,9 @@ class VllmAdapters:
         if loaded is False:
             raise UserError(f"vLLM has not loaded the adapter {adapter.name}", "the worker's log has more")
         self._requests[adapter.digest] = request
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._requests
 
     def drop(self, digest: str) -> None:
         """No new answer gets it; vLLM frees it when it needs the room."""

@@ -2,6 +2,9 @@
 
 import asyncio
 
+import msgspec
+
+from dynamod.engine.lora import adapters_of
 from dynamod.engine.names import served_types
 from dynamod.graph.service_config import COMMON, merge_common
 from dynamod.graph.typed import validate
@@ -16,7 +19,8 @@ from dynamod.worker.settings import WorkerSettings
 async def configured_card(ctx: ComponentContext, component: str, name: str = "") -> ModelCard:
     """What is known of the model of a component of our graph: an engine may take text where we have a tokenizer.
 
-    `name`: default: as its workers would say. Raises UserError, OSError for a model that cannot be read.
+    Its adapters have no digests. `name`: default: as its workers would say. Raises UserError, OSError for a model that
+    cannot be read.
     """
     config = ctx.process_context.plan.config
     section = merge_common(config.get(COMMON) or {}, config.get(component) or {})
@@ -28,4 +32,5 @@ async def configured_card(ctx: ComponentContext, component: str, name: str = "")
         return ModelCard(name or worker.name, "text", types, engine=worker.name, context_length=length)
     path = await fetch(worker.model_config or worker.model, weights=False)
     name = name or model_name(worker.model, path)
-    return await asyncio.to_thread(read_card, path, name=name, context_length=length, engine=worker.name, types=types)
+    card = await asyncio.to_thread(read_card, path, name=name, context_length=length, engine=worker.name, types=types)
+    return msgspec.structs.replace(card, adapters=adapters_of(worker.lora, name))

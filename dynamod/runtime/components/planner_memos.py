@@ -28,7 +28,7 @@ class PlannerMemos:
         """
         for pool in self._pools:
             if pool.component not in self._kept:
-                memo = await self._processes.memo(pool.component)
+                memo = await self._processes.memo(pool.component, PlannerMemo)
                 self._kept[pool.component] = memo
                 self._recall(pool, memo)
             elif (memo := PlannerMemo(control=pool.control, manual=pool.reconciler.manual)) != self._kept[

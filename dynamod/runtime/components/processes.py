@@ -1,12 +1,15 @@
 """The processes of our graph's components on our node, as its daemon manages them."""
 
 from collections.abc import Collection
+from typing import TypeVar
 
 import msgspec
 
 from dynamod.discovery.link import LinkRegistry
 from dynamod.message.control import FINISH, patience
-from dynamod.message.pools import PlannerMemo, Pool
+from dynamod.message.pools import Pool
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 ASK = 5.0
 """Seconds that the daemon has to answer."""
@@ -32,13 +35,13 @@ class Processes:
         arguments = {"component": component, "replicas": replicas, "leave": tuple(leave), "timeout": finish}
         await self._registry.ask("scale", arguments, timeout=patience(finish))
 
-    async def memo(self, component: str) -> PlannerMemo:
-        """What the planner before us has left."""
+    async def memo(self, component: str, kind: type[T]) -> T:
+        """What the process before us has left about a component."""
         found = await self._registry.ask("keep", {"component": component}, timeout=ASK)
-        return msgspec.convert(found or {}, PlannerMemo)
+        return msgspec.convert(found or {}, kind)
 
-    async def keep(self, component: str, memo: PlannerMemo) -> None:
-        """Leave that to the planner after us."""
+    async def keep(self, component: str, memo: msgspec.Struct) -> None:
+        """Leave that to the process after us."""
         await self._registry.ask("keep", {"component": component, "memo": msgspec.to_builtins(memo)}, timeout=ASK)
 
     async def switch(self, component: str, replicas: Collection[int], role: str, *, finish: float = FINISH) -> None:

@@ -15,13 +15,15 @@ import msgspec
 
 from dynamod import sample
 from dynamod.actor import System
+from dynamod.discovery.adapters import AdapterChanges
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.llamacpp.engine import LlamaCpp
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
-from dynamod.message.discovery import Adapter
+from dynamod.message.discovery import Adapter, AdapterChange, AdapterRecord
 from dynamod.message.kv_events import Stored
 from dynamod.message.worker import Generate, LoadAdapter, Sampling, Stops, UnloadAdapter
+from dynamod.worker.adapters import FollowedAdapters
 from tests.adapters import write_adapter
 
 pytestmark = pytest.mark.engine
@@ -145,6 +147,56 @@ async def test_they_are_loaded_and_unloaded_while_others_answer(words: Any, syst
     assert "'x' is not loaded" in str(again.error.exception())
     assert (await long.wait(60)).finish == "length"
     assert await served.text() == base
+
+
+async def test_a_worker_follows_what_clients_have_loaded_elsewhere(
+    words: Any, system: System, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = await serve(words, system, folder, "one")
+    worker, changes = served.house.workers[-1], AdapterChanges()
+    followed = FollowedAdapters(served.engine, changes, {"one"})
+
+    async def change(at: float, name: str, path: str, loaded: bool = True, model: str = "m") -> list[str]:
+        adapter = Adapter(name, str(folder / path))
+        changes.merge(AdapterRecord((AdapterChange(model, adapter, at, loaded),)))
+        await worker.follow_adapters(followed)
+        return [one.name for one in served.house.published[-1].adapters]
+
+    assert await change(1.0, "two", "two.gguf") == ["one", "two"]
+    assert await change(1.0, "three", "three.gguf", model="other") == ["one", "two"]
+    assert await change(1.0, "gone", "gone.gguf") == ["one", "two"]
+    assert "cannot load the adapter gone: no adapter found at" in caplog.text
+    before = await served.text("two")
+    count = len(served.house.published)
+    assert await change(2.0, "two", "two.gguf") == ["one", "two"]
+    assert len(served.house.published) == count, "it is the same"
+    assert await change(3.0, "two", "three.gguf") == ["one", "two"]
+    assert await served.text("two") != before
+    assert await change(4.0, "two", "three.gguf", loaded=False) == ["one"]
+    assert await change(4.0, "one", "one.gguf", loaded=False) == ["one"], "it is to have this one always"
+    assert await change(5.0, "one", "two.gguf") == ["one"]
+    assert await served.text("one") == before
+
+
+async def test_one_that_was_replaced_comes_back_as_it_was(words: Any, system: System, folder: Path) -> None:
+    served = await serve(words, system, folder)
+    file = folder / "changing.gguf"
+    file.write_bytes((folder / "one.gguf").read_bytes())
+
+    async def load(adapter: Adapter) -> Adapter:
+        answer = await served.house.ask(LoadAdapter("r", adapter, True)).wait(30)
+        assert answer.error is None, answer
+        return msgspec.json.decode(answer.deltas[-1].items[0], type=Adapter)
+
+    before = await load(Adapter("x", str(file)))
+    text = await served.text("x")
+    file.write_bytes((folder / "two.gguf").read_bytes())
+    assert (await load(Adapter("x", str(file)))).digest != before.digest
+    assert await served.text("x") != text
+    file.unlink()
+    assert await load(before) == before
+    assert await load(before) == before
+    assert await served.text("x") == text
 
 
 async def test_what_fell_out_of_the_device_comes_back_by_adapter(words: Any, system: System, folder: Path) -> None:

@@ -209,15 +209,60 @@ def test_a_turn_ends_when_there_is_nothing_to_compute() -> None:
     house.run()
 
 
-def test_with_one_adapter_at_work_steps_are_known_ahead() -> None:
+def test_the_steps_of_a_turn_are_known_ahead() -> None:
     house = House(64)
-    house.scheduler.adapters = True
+    scheduler = house.scheduler
+    scheduler.adapters = True
     first, second = house.add([1, 2, 3], answer=9, adapter="a"), house.add([4] * 5, answer=9, adapter="b")
-    rows = house.scheduler.plan(1000)
+    rows = scheduler.plan(1000)
     assert [row.sequence for row in rows] == [first]
-    assert house.scheduler.ahead(rows, lambda _one: True) == [], "the other has its turn"
-    house.scheduler.remove(second)
-    assert house.scheduler.ahead(rows, lambda _one: True) == [Row(first, 3, 1, True)]
+    for step in range(1, TURN):
+        ahead = scheduler.ahead(rows, lambda _one: True)
+        assert ahead == [Row(first, 2 + step, 1, True)]
+        scheduler.commit(rows)
+        house.answer(first)
+        rows = ahead
+    assert scheduler.ahead(rows, lambda _one: True) == [], "the other has its turn"
+    scheduler.commit(rows)
+    house.answer(first)
+    rows = scheduler.plan(1000)
+    assert [row.sequence for row in rows] == [second]
+    scheduler.remove(first)
+    assert scheduler.ahead(rows, lambda _one: True) == [Row(second, 5, 1, True)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["", "a", "b"])), min_size=1, max_size=6))
+def test_steps_begun_ahead_are_those_that_would_have_been(added: list[tuple[int, str]]) -> None:
+    """As long as nobody comes or leaves."""
+    seen: list[list[tuple[str, tuple[int, ...], int]]] = []
+    for ahead in (False, True):
+        house = House(200, seqs=8)
+        house.scheduler.adapters = True
+        for number, (length, adapter) in enumerate(added):
+            house.add([number] * length, answer=4 * length, adapter=adapter)
+        rows: list[Row] = []
+        steps: list[list[tuple[str, tuple[int, ...], int]]] = []
+        while not house.scheduler.idle:
+            rows = rows or house.scheduler.plan(1000)
+            steps.append(sorted((row.sequence.adapter, tuple(row.sequence.ids[:1]), row.start) for row in rows))
+            following = house.scheduler.ahead(rows, lambda sequence: sequence.owner > 0) if ahead else []
+            house.scheduler.commit(rows)
+            for row in rows:
+                house.answer(row.sequence)
+            rows = following
+        seen.append(steps)
+    assert seen[0] == seen[1]
+
+
+def test_blocks_for_others_wait_for_no_step_that_is_begun_ahead() -> None:
+    house = House(64, seqs=8)
+    house.scheduler.adapters = True
+    house.add([1, 2, 3], answer=9, adapter="a")
+    rows = house.step()
+    house.export([4] * 9)
+    rows = house.scheduler.plan(4)
+    assert {row.sequence.adapter for row in rows} == {"a"}
+    assert house.scheduler.ahead(rows, lambda _one: True) == []
 
 
 _PROMPT = st.lists(st.integers(0, 2), min_size=1, max_size=24)

@@ -68,6 +68,8 @@ async def test_a_mock_of_vllm_gets_digests_as_names(tmp_path: Path) -> None:
     assert len(llm.added) == 2
     with pytest.raises(UserError, match=r"vLLM cannot load the adapter broken: .*LoRA rank 64 is greater"):
         await adapters.load(digested(peft(tmp_path / "broken", 64)))
+    assert two.digest in adapters
     adapters.drop(two.digest)
+    assert two.digest not in adapters
     with pytest.raises(NotFound, match="'two' is not loaded here any more"):
         adapters.of(asked)
