@@ -22,15 +22,16 @@ KNOWN = 10.0
 """Seconds until what has been loaded can be asked for here."""
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
+Cards = Callable[[], Mapping[str, ModelCard]]
 
 
 class AdapterLoader:
-    """`load` and `unload`, one change at a time. `cards`: of the models that can be asked for here, by name.
+    """`load` and `unload`, one change at a time. `cards()`: of the models that can be asked for here, by name.
 
     What has been loaded here is remembered for as long as this process lives: a worker that comes later gets it too.
     """
 
-    def __init__(self, view: View, transport: Transport, cards: Mapping[str, ModelCard], spawn: Spawn) -> None:
+    def __init__(self, view: View, transport: Transport, cards: Cards, spawn: Spawn) -> None:
         self._view, self._transport, self._cards, self._spawn = view, transport, cards, spawn
         self._loaded: dict[str, tuple[str, Adapter]] = {}  # by name: the model below it
         self._tried: set[tuple[int, str]] = set()  # instances that were told of an adapter by its name
@@ -43,7 +44,7 @@ class AdapterLoader:
         Raises BadRequest (also for a name that is taken), NotFound, Overloaded, TimedOut.
         """
         async with self._lock:
-            there = self._cards.get(adapter.name)
+            there = self._cards().get(adapter.name)
             if there is not None and there.parent != base:
                 raise BadRequest(f"the name {adapter.name!r} is that of another model", param="lora_name")
             if there is not None and not inplace:
@@ -76,7 +77,7 @@ class AdapterLoader:
             await self._until(card.name, lambda card: card is None)
 
     def _workers(self, base: str) -> Sequence[Instance]:
-        card = self._cards.get(base)
+        card = self._cards().get(base)
         if card is None or not card.capabilities.lora:
             raise BadRequest(f"the engine of model {base!r} loads no LoRA adapters", param="model")
         if not (found := self._view.serving(base, card)):
@@ -110,14 +111,14 @@ class AdapterLoader:
         """Wait until the change is known here, and requests follow it."""
         try:
             async with asyncio.timeout(KNOWN):
-                await self._view.until(lambda: holds(self._cards.get(name)) and holds(self._view.card(name)))
+                await self._view.until(lambda: holds(self._cards().get(name)) and holds(self._view.card(name)))
         except TimeoutError:
             raise TimedOut(f"the workers have done it, and {name!r} is not known here after {KNOWN:g} s") from None
 
     def _changed(self) -> None:
         """A worker may have come that lacks what has been loaded here."""
         for name, (base, adapter) in self._loaded.items():
-            for instance in self._view.serving(base, self._cards.get(base)):
+            for instance in self._view.serving(base, self._cards().get(base)):
                 key = instance.instance_id, name
                 if key not in self._tried and self._view.served(name).get(instance.instance_id) is None:
                     self._tried.add(key)

@@ -41,8 +41,7 @@ _Request = TypeVar("_Request", Generate, Chat, Embed)
 class Served:
     """The model that a job asks for, as the backend serves it. `model` is None for a text engine's.
 
-    `checks`: makes what compiles grammars of clients, when one asks for a form of its answer. `forms`: what at least
-    one of the workers knows of forms (`Capabilities.forms`).
+    `checks`: makes what compiles grammars of clients, when one asks for a form of its answer.
     """
 
     card: ModelCard
@@ -53,7 +52,6 @@ class Served:
     times: Preparation | None = None
     parsers: ModelParsers | None = None
     checks: "Callable[[], GrammarChecks] | None" = None
-    forms: Collection[str] = ()
 
     def id(self) -> str:
         """What the ids of an answer's calls are made of."""
@@ -103,6 +101,11 @@ class Served:
         if not isinstance(request, ChatRequest) or not request.must_call:
             return False
         return self.takes_forms and self._has_pieces
+
+    @property
+    def forms(self) -> Collection[str]:
+        """What at least one of the workers knows of forms (`Capabilities.forms`)."""
+        return self.card.capabilities.forms
 
     @property
     def takes_forms(self) -> bool:

@@ -1,6 +1,6 @@
 """What the registry stores: instances and model cards, both as JSON values under readable keys."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
@@ -84,6 +84,23 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     def keeps(self, words: Collection[str]) -> bool:
         """Whether answers keep to a form that needs these words of `forms`."""
         return self.grammars and all(word in self.forms for word in words)
+
+    @classmethod
+    def shared(cls, several: "Collection[Capabilities]") -> "Capabilities":
+        """What a model can do whose workers (at least one) can do that: what all of them can, for any may be asked.
+
+        Of forms what at least one can: they go to workers that know them. Some need others to compute prompts: all do.
+        """
+        kinds = {*several}
+        if len(kinds) == 1:
+            return kinds.pop()
+        rules: dict[str, Callable[[Any], Any]] = {"forms": _union, "grammars": any, "needs_prefill": any}
+        columns = {name: [getattr(one, name) for one in several] for name in cls.__struct_fields__}
+        return cls(**{name: rules.get(name, all)(column) for name, column in columns.items()})
+
+
+def _union(several: "Sequence[tuple[Word, ...]]") -> tuple[Word, ...]:
+    return tuple(sorted({word for words in several for word in words}))
 
 
 ReasoningField = Literal["reasoning_content", "reasoning"]

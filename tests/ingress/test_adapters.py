@@ -36,7 +36,7 @@ class Mocked:
         self.leases: dict[int, int] = {}
         self.tasks: list[Any] = []
         self.view.on_model(self._model)
-        self.loader = AdapterLoader(self.view, self, self.cards, self._spawn)  # type: ignore[arg-type]
+        self.loader = AdapterLoader(self.view, self, lambda: self.cards, self._spawn)  # type: ignore[arg-type]
 
     def _model(self, name: str, card: ModelCard | None) -> None:
         if card is None:
