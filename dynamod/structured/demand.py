@@ -14,7 +14,8 @@ from dynamod.message.openai import GUIDED, ChatRequest, Common, ResponseFormat
 from dynamod.message.worker import Grammar
 
 from .calls import ANY_OBJECT, calls_schema
-from .tags import TAGS, Rules, TagError
+from .lark import TagError
+from .tags import TAGS, Rules
 
 MAX_BYTES = 64 * 1024
 """Of a schema, an expression or a grammar."""
