@@ -47,7 +47,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `deterministic`: without a seed, equal prompts get equal answers. `grammars`: its answers keep to a form.
     `forms`: what it knows of forms beside the kinds of the first version, in words of `message.worker`: `behind`,
-    `replay`, `with_chat`, and further kinds.
+    `replay`, `with_chat`, `later_tags`, and further kinds.
     `greedy_continuation`: an answer of another instance is continued, a greedy one exactly, a sampled one with other
     noise than it would have had: a seed is no promise then, so the engine draws its own where the client gives none.
     `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them. `needs_prefill`:

@@ -20,6 +20,11 @@ FORMATS = (
     *("regex", "repeat", "sequence", "star", "tag", "tags_with_separator", "triggered_tags"),
 )
 """Types of the newer notation that are served."""
+_FIRST = (
+    *("any_text", "const_string", "grammar", "json_schema", "or", "regex", "sequence", "tag", "tags_with_separator"),
+    "triggered_tags",
+)
+_LATER = {"excludes", "max_chars", "any_order"}
 _WAYS = 512
 """Ways in which one part may begin, and what follows it where it is left out."""
 _OPENS = {"object": "{", "array": "["}
@@ -28,12 +33,18 @@ Ways = Sequence[Way]
 
 
 class Rules:
-    """The rules of one structural tag. `parts`: what is compiled by itself, with its place. Raises TagError."""
+    """The rules of one structural tag. Raises TagError.
+
+    `parts`: what is compiled by itself, with its place. `later`: workers of the first version with tags do not read it:
+    they know `_FIRST` types, and free text that ends with its tag or the answer.
+    """
 
     def __init__(self, value: Mapping[str, Any]) -> None:
         self._lark = Lark()
         self._bounds: frozenset[str] = frozenset()  # the ends of the tag whose content is read
+        self._ends: Ways | None = END  # of that tag, or of the answer
         self.parts: list[tuple[str, Grammar]] = []
+        self.later = False
         names = {"type", "format", "structures", "triggers"}
         if wrong := sorted(value.keys() - names):
             raise TagError(f".{wrong[0]}", f"it is not known; known are {', '.join(sorted(names))}")
@@ -60,6 +71,8 @@ class Rules:
         if kind not in FORMATS:
             types = f"it must be an object with a `type`; known are {', '.join(FORMATS)}"
             raise TagError(f"{place}.type" if isinstance(value, dict) else place, types)
+        self.later |= kind not in _FIRST or not _LATER.isdisjoint(value)
+        self.later |= kind in ("any_text", "triggered_tags") and ways is not self._ends
         made: Ways = list(dict.fromkeys(getattr(self, f"_{kind}")(value, place, ways)))
         if len(made) > _WAYS:
             raise TagError(place, f"an answer may begin here in {len(made)} ways; at most {_WAYS} are allowed")
@@ -88,6 +101,7 @@ class Rules:
             return (Way(self._then(part, ways), opens=opens),)
         if not isinstance(style, str) or style not in STYLES:
             raise TagError(f"{place}.style", f"it is not served; known are json, {', '.join(STYLES)}")
+        self.later = True
         return (Parameters(self._lark, self._part, style, given).ways(given, where, ways),)
 
     def _qwen_xml_parameter(self, value: Mapping[str, Any], place: str, ways: Ways) -> Ways:
@@ -144,13 +158,14 @@ class Rules:
             raise TagError(f"{place}.type", "it must be tag")
         begin, end = string(value.get("begin"), f"{place}.begin", empty=True), value.get("end")
         ends = strings(end, f"{place}.end") if isinstance(end, list) else (string(end, f"{place}.end", empty=True),)
-        outer = self._bounds
+        outer = self._bounds, self._ends
+        self._ends = None
         if ends != ("",):
             self._bounds = frozenset(ends)
             rest = behind(self._lark, ways)
-            ways = [Way(rest, one) for one in dict.fromkeys(ends)]
+            self._ends = ways = [Way(rest, one) for one in dict.fromkeys(ends)]
         content = self._format(value.get("content"), f"{place}.content", ways)
-        self._bounds = outer
+        self._bounds, self._ends = outer
         return begin, content, f"{place}.begin"
 
     def _triggered_tags(self, value: Mapping[str, Any], place: str, ways: Ways) -> Ways:

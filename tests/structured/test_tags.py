@@ -11,6 +11,7 @@ from hypothesis import given
 
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, Message, ResponseFormat
+from dynamod.message.worker import LATER_TAGS
 from dynamod.structured.demand import demand
 
 from .tagged import (
@@ -180,6 +181,27 @@ def test_what_an_answer_may_say(form: Any, text: str, right: bool, behind: bool)
 
 SEPARATED: Any = {"type": "tags_with_separator", "separator": ""}
 GRAMMAR: Any = {"type": "grammar", "grammar": 'root ::= "x"'}
+
+
+FIRST: list[Any] = [
+    OLDER,
+    THINKS,
+    separated(),
+    EITHER,
+    triggered(stop_after_first=True),
+    ANY,
+    {**JSON, "style": "json"},
+]
+FIRST += [either(ANY, tag("<", sequence(JSON, either(ANY, triggered())), ["</a>", "b"])), tag("", JSON, "")]
+LATER = [form for form, _, _ in FREE] + [ABLE, dispatch(), several("star", const("x"))]
+LATER += [{**JSON, "style": "qwen_xml"}, {"type": "qwen_xml_parameter", "json_schema": NUMBER}]
+
+
+@pytest.mark.parametrize(("form", "later"), [(one, False) for one in FIRST] + [(one, True) for one in LATER])
+def test_what_the_first_version_did_not_read_needs_a_word(form: Any, later: bool) -> None:
+    found = demand(asked(structured_outputs={"structural_tag": json.loads(grammar_of(form).text)}))
+    assert found is not None
+    assert found[1].words == ("structural_tag", *((LATER_TAGS,) if later else ()))
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=8), st.text(st.characters(codec="utf-8"), min_size=1, max_size=8))

@@ -12,7 +12,7 @@ from dynamod.engine.base import EngineOptions, Spawn
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import BadRequest, EngineFailed
-from dynamod.message.worker import BEHIND, MATCHED, REPLAY
+from dynamod.message.worker import BEHIND, LATER_TAGS, MATCHED, REPLAY
 
 FORM = {"regex": "[a-z]{20}"}
 
@@ -169,3 +169,20 @@ async def test_what_any_worker_may_be_asked_all_must_know(house: Any, until: Any
     await ready(house, until, 1)
     await (await house.ask(**fields)).answers()
     assert len(more.engine.requests) == 2
+
+
+async def test_later_tags_go_only_where_they_are_read(house: Any, until: Any) -> None:
+    await house.start()
+    old = await house.worker(Seen, capabilities=knows(*(word for word in MATCHED if word != LATER_TAGS)))
+    new = await house.worker(Seen, capabilities=knows(*MATCHED))
+    await ready(house, until, 2)
+    plain = {"type": "structural_tag", "format": {"type": "const_string", "value": "a"}}
+    later = {"type": "structural_tag", "format": {"type": "star", "content": plain["format"]}}
+    for _ in range(8):
+        await (await house.ask(structured_outputs={"structural_tag": later}, max_tokens=5)).answers()
+    assert (len(old.engine.requests), len(new.engine.requests)) == (0, 8)
+    house.leave(new)
+    await ready(house, until, 1)
+    assert await (await house.ask(structured_outputs={"structural_tag": plain})).answers() == ["a"]
+    with pytest.raises(BadRequest, match="a structural tag with such parts"):
+        await house.ask(structured_outputs={"structural_tag": later})
