@@ -179,6 +179,8 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--api-key-file", metavar="FILE", help="file with one key per line")
     add("--client-keys-file", metavar="FILE", help="file of keys with names and limits, read again when it changes")
     add("--batches-dir", metavar="FOLDER", help="for /v1/files and /v1/batches, which are off without it")
+    kept = "for responses that clients go on from, in place of memory: frontends may share it"
+    add("--responses-dir", metavar="FOLDER", help=kept)
     served = "for commands of the original: /v1/messages is always served"
     add("--enable-anthropic-api", action="store_true", help=served)
     preamble = "false: /v1/messages keeps the first system line of agents, which differs per session"

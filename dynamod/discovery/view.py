@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.discovery import Capabilities, Instance, ModelCard
 
 from .base import Registry
 from .keys import (
@@ -102,7 +102,7 @@ class View:
         self._exits: dict[int, str] = {}  # lease -> why its process crashed, empty when it was ended on purpose
         self._served: dict[_Group, tuple[ModelCard | None, Serving]] = {}
         self._unable: dict[tuple[str, frozenset[str]], frozenset[int]] = {}  # until something changes, as the next
-        self._forms: dict[str, frozenset[str]] = {}
+        self._capabilities: dict[_Group, Capabilities | None] = {}
         registry.watch(QUARANTINED, self._quarantine_changed)
         registry.watch(EXITED, self._exited)
         place = f"{place_of(only)}/" if only is not None else ""
@@ -177,12 +177,14 @@ class View:
             group.put(place, self._serves(place, name, like, pool))
         return group
 
-    def forms(self, name: str) -> frozenset[str]:
-        """What any of a model's workers knows of forms of answers (`Capabilities.forms`)."""
-        if name not in self._forms:
-            cards = self._models.get(name, {}).values()
-            self._forms[name] = frozenset(word for card in cards for word in card.capabilities.forms)
-        return self._forms[name]
+    def capabilities(self, card: ModelCard) -> Capabilities | None:
+        """What the workers of a model can do whose cards agree with this one; None: nobody serves it to clients."""
+        key = (card.name, _looked_at(card), None)
+        if key not in self._capabilities:
+            cards = self._models.get(card.name, {}).values()
+            found = [one.capabilities for one in cards if one.types and not disagree(one, card)]
+            self._capabilities[key] = Capabilities.shared(found) if found else None
+        return self._capabilities[key]
 
     def unable(self, name: str, words: Collection[str]) -> frozenset[int]:
         """Instances of a model whose cards do not say that they keep to forms that need these words."""
@@ -208,7 +210,7 @@ class View:
     def _revise(self, place: str) -> None:
         """Something at a place of the registry has changed."""
         self._unable.clear()
-        self._forms.clear()
+        self._capabilities.clear()
         for (name, _, pool), (like, group) in self._served.items():
             group.put(place, self._serves(place, name, like, pool))
 

@@ -24,6 +24,7 @@ KNOWN = 10.0
 """Seconds until what has been loaded can be asked for here."""
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
+Cards = Callable[[], Mapping[str, ModelCard]]
 
 
 async def forgotten() -> None:
@@ -48,7 +49,7 @@ def kept_adapters(card: ModelCard, changes: AdapterChanges) -> list[ModelCard]:
 
 
 class AdapterLoader:
-    """`load` and `unload`, one change at a time. `cards`: of the models that can be asked for here, by name.
+    """`load` and `unload`, one change at a time. `cards()`: of the models that can be asked for here, by name.
 
     `changes`: what has been loaded and unloaded, here or elsewhere. A worker learns it when it starts. One that lacks
     an adapter all the same is told of it, and told again when it has had it meanwhile. `awake(base)` is awaited before
@@ -59,7 +60,7 @@ class AdapterLoader:
         self,
         view: View,
         transport: Transport,
-        cards: Mapping[str, ModelCard],
+        cards: Cards,
         spawn: Spawn,
         changes: AdapterChanges,
         keep: Callable[[], Awaitable[None]] = forgotten,
@@ -96,7 +97,7 @@ class AdapterLoader:
             await self._until(adapter.name, lambda card: card is not None and card.salt in digests)
 
     def _check_name(self, base: str, name: str, inplace: bool) -> None:
-        there = self._cards.get(name)
+        there = self._cards().get(name)
         if there is not None and there.parent != base:
             raise BadRequest(f"the name {name!r} is that of another model", param="lora_name")
         if there is not None and not inplace:
@@ -150,7 +151,7 @@ class AdapterLoader:
         return f"{_who(instance)}: {before.path} has changed" if isinstance(found, Adapter) else str(found)
 
     def _workers(self, base: str) -> Sequence[Instance]:
-        card = self._cards.get(base)
+        card = self._cards().get(base)
         if card is None or not card.capabilities.lora:
             raise BadRequest(f"the engine of model {base!r} loads no LoRA adapters", param="model")
         if not (found := self._view.serving(base, card)):
@@ -184,7 +185,7 @@ class AdapterLoader:
         """Wait until the change is known here, and requests follow it."""
         try:
             async with asyncio.timeout(KNOWN):
-                await self._view.until(lambda: holds(self._cards.get(name)) and holds(self._view.card(name)))
+                await self._view.until(lambda: holds(self._cards().get(name)) and holds(self._view.card(name)))
         except TimeoutError:
             raise TimedOut(f"the workers have done it, and {name!r} is not known here after {KNOWN:g} s") from None
 
@@ -193,7 +194,7 @@ class AdapterLoader:
         before, self._told = self._told, set()
         for change in self._changes.loaded():
             having = self._view.served(change.adapter.name)
-            for instance in self._view.served(change.model, self._cards.get(change.model)).instances:
+            for instance in self._view.served(change.model, self._cards().get(change.model)).instances:
                 if having.get(instance.instance_id) is None:
                     key = change, instance.instance_id
                     self._told.add(key)

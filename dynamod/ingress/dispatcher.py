@@ -306,7 +306,8 @@ class Dispatcher(Actor):
         """The decision, with the worker from which blocks of the prompt may be read."""
         groups = {pool: self._groups.get((model, pool)) for pool in ("", PREFILL)}
         answering = groups[""]
-        if answering is None or not self._cards[model].capabilities.stored_blocks:
+        can = self._view.capabilities(self._cards[model])
+        if answering is None or can is None or not can.stored_blocks:
             return decision
         pools = [Pool(name, one.router.workers, one.router.state) for name, one in groups.items() if one is not None]
         state = answering.router.state

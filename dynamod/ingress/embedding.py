@@ -16,6 +16,8 @@ from .lowering import Lowered, Served, named
 
 MOST = 2048
 """Texts of one request, as OpenAI has it."""
+MOST_TOKENS = 2**21
+"""Tokens of all pairs of one request, which hold one text up to `MOST` times: 16 MB of ids."""
 GROUP, GROUP_TOKENS = 32, 8192
 """Texts, and tokens, that one request of an engine has at most; a longer text is a group of its own."""
 AT_ONCE = 8
@@ -80,18 +82,23 @@ def framed(
     """The ids of each pair: first token, one text, last token, the other text, last token. Safe in a thread.
 
     What the model puts before a text, at most one token, is not put before the second one. Raises BadRequest at the
-    first pair that is too long: one text may stand in all pairs, which together are far longer than the body.
+    first pair that is too long, or with which all have more than `MOST_TOKENS`: one text may stand in all pairs, which
+    together are far longer than the body.
     """
     encode = model.tokenizer.encode
     before = min(1, len(encode("", True)))
     first: dict[str, list[int]] = {}
     found: list[list[int]] = []
+    total = 0
     for place, (one, other) in enumerate(pairs):
         _check_characters(len(one) + len(other), context_length, name(place))
         if one not in first:
             first[one] = encode(one, True)
         ids = [*first[one], *encode(other, True)[before:]]
         checks.whole_input(len(ids), context_length, name(place))
+        if (total := total + len(ids)) > MOST_TOKENS:
+            many = f"{place + 1} pairs of texts have {total} tokens; {MOST_TOKENS} are allowed in one request"
+            raise BadRequest(f"`{name(place)}`: the first {many}", param=name(place))
         found.append(ids)
     return found
 

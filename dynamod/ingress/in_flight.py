@@ -206,7 +206,7 @@ class RequestsInFlight:
 
     def _replays(self, card: ModelCard, prompt: Prompt) -> bool:
         """Whether an answer that keeps to a form may go on elsewhere: else its form would begin anew there."""
-        return prompt.form is None or REPLAY in {*card.capabilities.forms, *self._view.forms(card.name)}
+        return prompt.form is None or REPLAY in card.capabilities.forms
 
     def _available(self, card: ModelCard, prompt: Prompt, tried: Collection[int], received: int) -> bool:
         return self._dispatcher.available(card, prompt, tried, received=received) or self._parked.starts(card)

@@ -14,7 +14,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, TooLarge, unsupported
 from dynamod.message.openai import ChatRequest, Common
-from dynamod.message.worker import BEHIND, FIRST_KINDS, WITH_CHAT, Chat, Embed, Generate, Grammar, Stops
+from dynamod.message.worker import BEHIND, LATER_TAGS, WITH_CHAT, Chat, Embed, Generate, Grammar, Stops
 from dynamod.preprocess.checks import logit_bias
 from dynamod.preprocess.conditions import fit, stops_of
 from dynamod.preprocess.model import Model, Prepared
@@ -34,6 +34,7 @@ _ANY_TOKEN = 2**31
 _COPIES = 128_000_000
 """Bytes that the choices of one request may have together, each of which takes the whole body to a text engine."""
 _INT64 = 2**63
+_WORDS = {BEHIND: "stands behind reasoning", LATER_TAGS: "is a structural tag with such parts"}
 _Request = TypeVar("_Request", Generate, Chat, Embed)
 
 
@@ -41,8 +42,7 @@ _Request = TypeVar("_Request", Generate, Chat, Embed)
 class Served:
     """The model that a job asks for, as the backend serves it. `model` is None for a text engine's.
 
-    `checks`: makes what compiles grammars of clients, when one asks for a form of its answer. `forms`: what at least
-    one of the workers knows of forms (`Capabilities.forms`).
+    `checks`: makes what compiles grammars of clients, when one asks for a form of its answer.
     """
 
     card: ModelCard
@@ -53,7 +53,6 @@ class Served:
     times: Preparation | None = None
     parsers: ModelParsers | None = None
     checks: "Callable[[], GrammarChecks] | None" = None
-    forms: Collection[str] = ()
 
     def id(self) -> str:
         """What the ids of an answer's calls are made of."""
@@ -79,8 +78,8 @@ class Served:
         wanted = demand(request)
         if wanted is None:
             return None
-        if wanted[1].kind not in FIRST_KINDS:
-            self.require(wanted[1].kind, wanted[0])
+        for word in wanted[1].words:
+            self.require(word, wanted[0])
         if not self._has_pieces:
             why = f"`{wanted[0]}`: the tokenizer of model {self.card.name!r} does not say which bytes its tokens are"
             raise unsupported(wanted[0], why)
@@ -105,6 +104,11 @@ class Served:
         return self.takes_forms and self._has_pieces
 
     @property
+    def forms(self) -> Collection[str]:
+        """What at least one of the workers knows of forms (`Capabilities.forms`)."""
+        return self.card.capabilities.forms
+
+    @property
     def takes_forms(self) -> bool:
         """Whether forms are read and checked here; else the engine, if it keeps to any, reads them in the JSON."""
         return self.card.capabilities.grammars and (self.model is not None or WITH_CHAT in self.forms)
@@ -112,7 +116,7 @@ class Served:
     def require(self, word: str, field: str) -> None:
         """Refuse a form that no worker knows. `word`: of `Capabilities.forms`. Raises BadRequest."""
         if word not in self.forms:
-            what = "stands behind reasoning" if word == BEHIND else f"is a {word}"
+            what = _WORDS.get(word, f"is a {word}")
             raise unsupported(field, f"`{field}`: the engine of model {self.card.name!r} keeps to no form that {what}.")
 
     @property

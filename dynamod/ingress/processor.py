@@ -170,8 +170,9 @@ class Processor(Actor):
         self._kept: dict[str, ModelCard] = {}  # of models that can be asked for although nobody serves them
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self._delay = LoopDelay()
-        self.cards: dict[str, ModelCard] = {}
         self.adapter_changes = AdapterChanges()
+        self._cards: dict[str, ModelCard] = {}
+        self._outdated = False  # other workers may be there than when the cards were read
         self.parked = ParkedModels(view, want, self.keep, self.forget)
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
         self._requests: RequestsInFlight | None = None
@@ -194,11 +195,12 @@ class Processor(Actor):
             parked=self.parked,
         )
         self.adapters = AdapterLoader(
-            *(self._view, self._transport, self.cards, self.context.task),
+            *(self._view, self._transport, lambda: self.cards, self.context.task),
             *(self.adapter_changes, self._keep_adapters, self._awake_base),
         )
         self.adapter_changes.on_change(self._revise_kept)
         self._view.on_model(self._model_changed)
+        self._view.on_change(self._changed)
         self._view.on_change(requests.instances_changed)
         for name, card in self._view.models().items():
             self._model_changed(name, card)
@@ -285,6 +287,20 @@ class Processor(Actor):
             if there.parent == card.parent and self._kept.get(name) != card:  # else another model has the name
                 self.keep(card)
 
+    @property
+    def cards(self) -> Mapping[str, ModelCard]:
+        """Of the models that can be asked for, by name: those of their first workers, with what all can do now."""
+        if self._outdated:
+            self._outdated = False
+            for name, card in self._cards.items():
+                can = self._view.capabilities(card)
+                if can is not None and can != card.capabilities:
+                    self._cards[name] = msgspec.structs.replace(card, capabilities=can)
+        return self._cards
+
+    def _changed(self) -> None:
+        self._outdated = True
+
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         self._loading.pop(name, None)
         self._loads(name)
@@ -301,7 +317,7 @@ class Processor(Actor):
             self._parsers.pop(name, None)
             self._counts.pop(name, None)
             self._dispatcher.send_nowait(ModelGone(name))
-            if self.cards.pop(name, None) is not None:
+            if self._cards.pop(name, None) is not None:
                 self._announce(name, None)
         elif card.parent:
             self._loading[name] = card
@@ -371,7 +387,8 @@ class Processor(Actor):
         self._loads(name)
         self._models[name] = model
         self._parsers[name] = parsers = ModelParsers(card, model)
-        self.cards[name] = card = parsers.card
+        self._cards[name] = card = parsers.card
+        self._changed()
         log.info(
             "model %s: parser of tool calls %s, of reasoning %s", name, card.tool_call_parser, card.reasoning_parser
         )
@@ -397,8 +414,6 @@ class Processor(Actor):
             why = f"the workers of {card.parent!r} do not have the adapter {name!r}; their logs say why"
             raise NotFound(why, param="model", code="adapter_not_found")
         counts, model, parsers = self._counts[card.base], self._models[name], self._parsers.get(name)
-        served_now = self._view.card(name) is not None  # else it is loaded on demand
-        forms = self._view.forms(name) if served_now else frozenset(card.capabilities.forms)
         served = Served(
             card,
             model,
@@ -408,7 +423,6 @@ class Processor(Actor):
             counts.preparation,
             parsers,
             self._grammar_checks,
-            forms,
         )
         with counts.preprocess.entered():
             return await job.endpoint.lower(job, served)

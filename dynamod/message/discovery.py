@@ -1,6 +1,6 @@
 """What the registry stores: instances and model cards, both as JSON values under readable keys."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
@@ -47,7 +47,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `deterministic`: without a seed, equal prompts get equal answers. `grammars`: its answers keep to a form.
     `forms`: what it knows of forms beside the kinds of the first version, in words of `message.worker`: `behind`,
-    `replay`, `with_chat`, and further kinds.
+    `replay`, `with_chat`, `later_tags`, and further kinds.
     `greedy_continuation`: an answer of another instance is continued, a greedy one exactly, a sampled one with other
     noise than it would have had: a seed is no promise then, so the engine draws its own where the client gives none.
     `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them. `needs_prefill`:
@@ -84,6 +84,23 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     def keeps(self, words: Collection[str]) -> bool:
         """Whether answers keep to a form that needs these words of `forms`."""
         return self.grammars and all(word in self.forms for word in words)
+
+    @classmethod
+    def shared(cls, several: "Collection[Capabilities]") -> "Capabilities":
+        """What a model can do whose workers (at least one) can do that: what all of them can, for any may be asked.
+
+        Of forms what at least one can: they go to workers that know them. Some need others to compute prompts: all do.
+        """
+        kinds = {*several}
+        if len(kinds) == 1:
+            return kinds.pop()
+        rules: dict[str, Callable[[Any], Any]] = {"forms": _union, "grammars": any, "needs_prefill": any}
+        columns = {name: [getattr(one, name) for one in several] for name in cls.__struct_fields__}
+        return cls(**{name: rules.get(name, all)(column) for name, column in columns.items()})
+
+
+def _union(several: "Sequence[tuple[Word, ...]]") -> tuple[Word, ...]:
+    return tuple(sorted({word for words in several for word in words}))
 
 
 ReasoningField = Literal["reasoning_content", "reasoning"]

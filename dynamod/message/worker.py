@@ -92,7 +92,9 @@ BEHIND = "behind"
 """Word of `Capabilities.forms`: the form may stand behind reasoning, or calls may come in its place."""
 REPLAY = "replay"
 """Word of `Capabilities.forms`: an answer that another instance has begun is continued within its form."""
-MATCHED = (BEHIND, REPLAY, "structural_tag")
+LATER_TAGS = "later_tags"
+"""Word of `Capabilities.forms`: structural tags with what the first version did not read in them."""
+MATCHED = (BEHIND, REPLAY, "structural_tag", LATER_TAGS)
 """What engines know of forms that choose tokens by a `structured.matcher`."""
 WITH_CHAT = "with_chat"
 """Word of `Capabilities.forms`: a text engine takes the form beside the client's JSON, and not out of it."""
@@ -105,7 +107,7 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
 
     `closing`: the form stands behind reasoning that ends with this marker; `opening`: if the answer begins with this
     one, else the prompt has begun the reasoning. Empty: the answer begins with the form. `calls`: an answer that begins
-    with this marker has no form.
+    with this marker has no form. `needs`: further words of `Capabilities.forms`.
     """
 
     kind: GrammarKind
@@ -113,12 +115,13 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     opening: str = ""
     closing: str = ""
     calls: str = ""
+    needs: tuple[str, ...] = ()
 
     @property
     def words(self) -> tuple[str, ...]:
         """What a worker must say in `Capabilities.forms` to get it."""
         behind: tuple[str, ...] = (BEHIND,) if self.closing or self.calls else ()
-        return behind if self.kind in FIRST_KINDS else (*behind, self.kind)
+        return (*behind, *(() if self.kind in FIRST_KINDS else (self.kind,)), *self.needs)
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):

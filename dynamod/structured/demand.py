@@ -11,10 +11,11 @@ import msgspec
 
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import GUIDED, ChatRequest, Common, ResponseFormat
-from dynamod.message.worker import Grammar
+from dynamod.message.worker import LATER_TAGS, Grammar
 
 from .calls import ANY_OBJECT, calls_schema
-from .tags import TAGS, Rules, TagError
+from .lark import TagError
+from .tags import TAGS, Rules
 
 MAX_BYTES = 64 * 1024
 """Of a schema, an expression or a grammar."""
@@ -192,11 +193,11 @@ def _tags(field: str, value: Any) -> Grammar:
     grammar = Grammar(TAGS, msgspec.json.encode(tag).decode())
     _check_size(field, grammar)
     try:
-        Rules(tag)
+        rules = Rules(tag)
     except TagError as error:
         where = f"{field}{error.place}"
         raise BadRequest(f"`{where}`: {error}", param=where) from None
-    return grammar
+    return msgspec.structs.replace(grammar, needs=(LATER_TAGS,)) if rules.later else grammar
 
 
 _READERS: dict[str, Read] = {

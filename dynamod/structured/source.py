@@ -8,10 +8,8 @@ from llguidance import LLMatcher, LLParserLimits, grammar_from
 from dynamod.message.worker import Grammar
 
 from .closed import close
+from .lark import WHITESPACE
 from .tags import TAGS, Rules
-
-WHITESPACE = r"[ \n\t]{0,24}"
-"""Between the parts of a JSON value: without a bound, small models write white space for ever."""
 
 LIMITS = LLParserLimits(verbose_errors=False)
 """The library's own bounds of work per grammar and per token."""

@@ -4,6 +4,8 @@ import random
 from typing import Any
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dynamod.discovery.keys import Address, card_key, instance_key
 from dynamod.discovery.memory import MemoryRegistry
@@ -88,3 +90,45 @@ def test_an_adapter_is_a_model_where_it_is_loaded() -> None:
     assert found is not None
     assert view.serving("x", found) == [second]
     assert seen == [("m", ""), ("x", "aa"), ("y", "cc"), ("x", "bb"), ("y", "gone")]
+
+
+def test_what_the_workers_of_a_model_can_do() -> None:
+    """Of forms what one can, of all else what all can; those that disagree, or only help, do not count."""
+    memory: Any = MemoryRegistry(random.Random(0))
+    view = View(memory)
+    card = ModelCard("m", mdc_sum="x")
+    assert view.capabilities(card) is None
+    kinds = [
+        Capabilities(seed=True, lora=True, grammars=True, forms=("behind", "a")),
+        Capabilities(seed=True, needs_prefill=True, forms=("b", "a")),
+    ]
+    leases = [
+        put(memory, Instance("n", "c", "e", number, {}), msgspec.structs.replace(card, capabilities=kind))
+        for number, kind in enumerate(kinds)
+    ]
+    put(memory, Instance("n", "c", "e", 8, {}), ModelCard("m", types=(), mdc_sum="x"))
+    put(memory, Instance("n", "c", "e", 9, {}), ModelCard("m", mdc_sum="other"))
+    both = Capabilities(seed=True, needs_prefill=True, grammars=True, forms=("a", "b", "behind"))
+    assert view.capabilities(card) == both
+    memory.revoke(leases[0])
+    assert view.capabilities(card) == kinds[1]
+    memory.revoke(leases[1])
+    assert view.capabilities(card) is None
+
+
+FLAGS = st.fixed_dictionaries(
+    {name: st.booleans() for name in Capabilities.__struct_fields__ if name != "forms"}
+    | {"forms": st.lists(st.sampled_from(["a", "b", "c"]), unique=True).map(tuple)}
+)
+
+
+@given(st.lists(FLAGS.map(lambda fields: Capabilities(**fields)), min_size=1, max_size=4), st.randoms())
+def test_what_is_shared_does_not_depend_on_order_or_number(several: list[Capabilities], chance: Any) -> None:
+    other = [*several, chance.choice(several)]
+    chance.shuffle(other)
+    found, again = Capabilities.shared(several), Capabilities.shared(other)
+    assert msgspec.structs.replace(found, forms=()) == msgspec.structs.replace(again, forms=())
+    assert {*found.forms} == {*again.forms} == {word for one in several for word in one.forms}
+    for one in several:
+        assert one.seed >= found.seed
+        assert one.grammars <= found.grammars

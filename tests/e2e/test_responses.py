@@ -36,3 +36,24 @@ def test_responses_of_dynamo_run(machine: Any) -> None:
     status, text = machine.ask(url, "/v1/responses", {"model": "sample", "input": "Hi", "tools": [{"type": "x"}]})
     assert (status, json.loads(text)["error"]["param"]) == (400, "tools[0].type")
     command.end()
+
+
+def test_the_folder_as_a_flag(machine: Any) -> None:
+    """It is relative to where the command runs. What stands in it survives the frontend."""
+    words = ("in=http", "out=echo_full", "--model-name", "echo", "--http-port", 0, "--responses-dir", "kept")
+    first = machine.start("dynamo-run", *words)
+    status, text = machine.ask(first.ready(), "/v1/responses", {"model": "echo", "input": "Hi"})
+    assert status == 200, text
+    kept = json.loads(text)
+    assert (machine.folder / "kept/responses.sqlite").exists()
+    first.end()
+    second = machine.start("dynamo-run", *words)
+    status, text = machine.ask(second.ready(), f"/v1/responses/{kept['id']}")
+    assert (status, json.loads(text)) == (200, kept)
+    second.end()
+    (machine.folder / "kept").chmod(0o755)
+    wrong = machine.run("dynamo-run", *words)
+    assert "responses_dir: others may use" in wrong.err
+    assert wrong.code
+    other = ("in=dyn://a.b.c", "out=echo_full", "--responses-dir", "kept")
+    assert "--responses-dir" in machine.run("dynamo-run", *other).mistake()

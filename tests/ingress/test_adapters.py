@@ -42,7 +42,7 @@ class Mocked:
         self.loader = AdapterLoader(
             self.view,
             self,
-            self.cards,
+            lambda: self.cards,
             self._spawn,
             self.changes,
             clock=lambda: 7.0,  # type: ignore[arg-type]

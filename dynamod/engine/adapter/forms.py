@@ -8,9 +8,9 @@ import json
 from typing import Any
 
 from dynamod.message.errors import BadRequest
-from dynamod.message.worker import BEHIND, Grammar
+from dynamod.message.worker import BEHIND, LATER_TAGS, Grammar
 
-FORMS = (BEHIND, "structural_tag")
+FORMS = (BEHIND, "structural_tag", LATER_TAGS)
 """For `Capabilities.forms`."""
 _GAP = r"[ \n\t]{0,8}"
 _ANY_TEXT = {"type": "any_text"}

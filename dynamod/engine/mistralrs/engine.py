@@ -17,7 +17,7 @@ import msgspec
 
 from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import EngineFailed, RequestError
-from dynamod.message.worker import BEHIND, WITH_CHAT, Chat, Grammar
+from dynamod.message.worker import BEHIND, LATER_TAGS, WITH_CHAT, Chat, Grammar
 from dynamod.parsers import choose
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import TextOutput
@@ -52,7 +52,7 @@ class MistralRs(Engine[Chat]):
 
     name = "mistralrs"
     serves = (Chat,)
-    capabilities = Capabilities(logit_bias=True, grammars=True, forms=(BEHIND, WITH_CHAT, "structural_tag"))
+    capabilities = Capabilities(logit_bias=True, grammars=True, forms=(BEHIND, WITH_CHAT, "structural_tag", LATER_TAGS))
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)

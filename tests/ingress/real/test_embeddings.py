@@ -347,6 +347,25 @@ async def test_a_pair_that_is_too_long_is_not_written_out_for_all(client, house)
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
 
 
+@pytest.mark.parametrize(
+    ("path", "sides", "field"),
+    [("rerank", ("query", "documents"), "documents"), ("score", ("text_1", "text_2"), "text_2")],
+)
+async def test_pairs_that_are_too_long_together(client, house, monkeypatch, path, sides, field) -> None:
+    """One text stands in all of them: together they are longer than any body."""
+    await house.worker(Pairs, "pairs")
+    await loaded(house, 2)
+    texts = ["one " * 1000, ["x"] * 2048]
+    each = len(embedding.framed(house.processor.model("pairs"), [(texts[0], "x")])[0])
+    assert each * 2048 <= embedding.MOST_TOKENS
+    status, _ = await client.raw(path, model="pairs", **dict(zip(sides, texts, strict=True)))
+    assert status == 200
+    monkeypatch.setattr(embedding, "MOST_TOKENS", each * 2048 - 1)
+    status, answer = await client.raw(path, model="pairs", **dict(zip(sides, texts, strict=True)))
+    assert (status, answer["error"]["param"]) == (400, f"{field}[2047]")
+    assert f"{each * 2048 - 1} are allowed in one request" in answer["error"]["message"]
+
+
 async def test_an_engine_that_scores_pairs(client, house) -> None:
     member = await house.worker(Pairs, "pairs")
     await loaded(house, 2)

@@ -199,3 +199,61 @@ async def test_a_schema_in_a_structural_tag_is_refused_by_its_place(client: open
     with pytest.raises(openai.BadRequestError) as found:
         await client.chat.completions.create(**said(), extra_body={"structured_outputs": {"structural_tag": tag}})
     assert found.value.param == "structured_outputs.structural_tag.structures[1].schema.properties.a"
+
+
+FREE: Any = {"type": "any_text", "max_chars": 12, "excludes": ["e", "<"]}
+PARAMETERS: Any = {
+    "type": "json_schema",
+    "style": "qwen_xml",
+    "json_schema": {
+        "type": "object",
+        "properties": {
+            "size": {"enum": ["small", "large", 7]},
+            "name": {"type": "string", "pattern": "^[a-z]{1,5}$"},
+            "count": {"type": "integer", "minimum": 10, "maximum": 99},
+        },
+        "required": ["size", "count"],
+    },
+}
+CALLED: Any = {
+    "type": "structural_tag",
+    "format": {
+        "type": "sequence",
+        "elements": [FREE, {"type": "tag", "begin": "<call>", "content": PARAMETERS, "end": "</call>"}],
+    },
+}
+CALL = (
+    r"(?s)[^e<]{0,12}<call>\s*<parameter=size>\s*(small|large|7)\s*</parameter>\s*"
+    r"(<parameter=name>\s*[a-z]{1,5}\s*</parameter>\s*)?<parameter=count>\s*[1-9][0-9]\s*</parameter>\s*</call>"
+)
+
+
+async def test_free_text_and_parameters_between_tags(client: openai.AsyncOpenAI) -> None:
+    for seed in range(8):
+        form: Any = CALLED
+        answer = await client.chat.completions.create(**said(seed=seed), response_format=form)
+        [choice] = answer.choices
+        assert choice.finish_reason == "stop"
+        assert re.fullmatch(CALL, choice.message.content or ""), choice.message.content
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ({"type": "any_tokens"}, "type"),
+        ({**PARAMETERS, "style": "kimi_k3_xml"}, "style"),
+        (
+            {**PARAMETERS, "json_schema": {"properties": {"a": {"type": "string", "pattern": "("}}}},
+            "json_schema.properties.a.pattern",
+        ),
+        (
+            {**PARAMETERS, "json_schema": {"properties": {"a": {"type": "array", "items": {"not": {}}}}}},
+            "json_schema.properties.a.items",
+        ),
+    ],
+)
+async def test_what_a_tag_cannot_say_is_refused_by_its_place(client: Any, wrong: Any, place: str) -> None:
+    form: Any = {"type": "structural_tag", "format": wrong}
+    with pytest.raises(openai.BadRequestError) as found:
+        await client.chat.completions.create(**said(), response_format=form)
+    assert found.value.param == f"response_format.format.{place}"

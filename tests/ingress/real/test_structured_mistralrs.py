@@ -86,6 +86,19 @@ async def test_a_structural_tag(client: openai.AsyncOpenAI) -> None:
     assert json.loads(text.removeprefix("<city>").removesuffix("</city>")).keys() == {"city", "count"}
 
 
+async def test_free_text_and_parameters_between_tags(client: openai.AsyncOpenAI) -> None:
+    schema = {"type": "object", "properties": {"size": {"enum": ["small", 7]}, "n": {"type": "integer", "maximum": 9}}}
+    inner = {"type": "json_schema", "style": "qwen_xml", "json_schema": {**schema, "required": ["size", "n"]}}
+    tag = {"type": "tag", "begin": "<call>", "content": inner, "end": "</call>"}
+    free = {"type": "any_text", "max_chars": 40, "excludes": ["Paris", "<"]}
+    form: Any = {"type": "structural_tag", "format": {"type": "sequence", "elements": [free, tag]}}
+    answer = await client.chat.completions.create(**said(), response_format=form)
+    text = answer.choices[0].message.content or ""
+    parameters = r"\s*<parameter=size>\s*(small|7)\s*</parameter>\s*<parameter=n>\s*-?[0-9]+\s*</parameter>\s*"
+    assert re.fullmatch(rf"(?s)[^<]{{0,40}}<call>{parameters}</call>", text), text
+    assert "Paris" not in text
+
+
 async def test_what_cannot_be_compiled_is_refused_by_its_place(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as found:
         await client.chat.completions.create(**said(), extra_body={"guided_json": {"properties": {"a": {"not": {}}}}})

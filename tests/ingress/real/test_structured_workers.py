@@ -12,7 +12,7 @@ from dynamod.engine.base import EngineOptions, Spawn
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import BadRequest, EngineFailed
-from dynamod.message.worker import BEHIND, MATCHED, REPLAY
+from dynamod.message.worker import BEHIND, LATER_TAGS, MATCHED, REPLAY
 
 FORM = {"regex": "[a-z]{20}"}
 
@@ -132,3 +132,57 @@ async def test_a_worker_refuses_to_begin_a_form_anew(house: Any, until: Any, mon
     await house.die(dies)
     with pytest.raises(EngineFailed, match="cannot go on in an answer that keeps to a form"):
         await client.answers()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_what_a_model_can_do_follows_its_workers(house: Any, until: Any, first: int) -> None:
+    """In an update workers that know no forms leave, and others have come: nothing is restarted for that."""
+    await house.start()
+    kinds = [knows(grammars=False), knows(*MATCHED)]
+    made = {at: await house.worker(Seen, capabilities=kinds[at]) for at in (first, 1 - first)}
+    await ready(house, until, 2)
+    assert len((await (await house.ask(structured_outputs=FORM)).answers())[0]) == 20
+    house.leave(made[0])
+    await ready(house, until, 1)
+    assert len((await (await house.ask(structured_outputs=FORM)).answers())[0]) == 20
+    old = await house.worker(Seen, capabilities=kinds[0])
+    await ready(house, until, 2)
+    house.leave(made[1])
+    await ready(house, until, 1)
+    with pytest.raises(BadRequest, match="has no grammars"):
+        await house.ask(structured_outputs=FORM)
+    await (await house.ask(max_tokens=1)).answers()
+    assert old.engine.requests
+
+
+async def test_what_any_worker_may_be_asked_all_must_know(house: Any, until: Any) -> None:
+    await house.start()
+    more = await house.worker(Seen, capabilities=knows(logprobs=True))
+    await ready(house, until, 1)
+    fields: dict[str, Any] = {"logprobs": True, "max_tokens": 1}
+    await (await house.ask(**fields)).answers()
+    less = await house.worker(Seen, capabilities=knows(logprobs=False))
+    await ready(house, until, 2)
+    with pytest.raises(BadRequest, match="offers no logprobs"):
+        await house.ask(**fields)
+    house.leave(less)
+    await ready(house, until, 1)
+    await (await house.ask(**fields)).answers()
+    assert len(more.engine.requests) == 2
+
+
+async def test_later_tags_go_only_where_they_are_read(house: Any, until: Any) -> None:
+    await house.start()
+    old = await house.worker(Seen, capabilities=knows(*(word for word in MATCHED if word != LATER_TAGS)))
+    new = await house.worker(Seen, capabilities=knows(*MATCHED))
+    await ready(house, until, 2)
+    plain = {"type": "structural_tag", "format": {"type": "const_string", "value": "a"}}
+    later = {"type": "structural_tag", "format": {"type": "star", "content": plain["format"]}}
+    for _ in range(8):
+        await (await house.ask(structured_outputs={"structural_tag": later}, max_tokens=5)).answers()
+    assert (len(old.engine.requests), len(new.engine.requests)) == (0, 8)
+    house.leave(new)
+    await ready(house, until, 1)
+    assert await (await house.ask(structured_outputs={"structural_tag": plain})).answers() == ["a"]
+    with pytest.raises(BadRequest, match="a structural tag with such parts"):
+        await house.ask(structured_outputs={"structural_tag": later})
