@@ -14,7 +14,8 @@ from .nodes import Servers, on
 if importlib.util.find_spec("llama_cpp") is None:
     pytest.skip("needs the extra llama_cpp", allow_module_level=True)
 
-from .test_lora import GREEDY, ONE, WORDS, adapters, change, models, ready, text, workers
+from .lora import GREEDY, WORDS, change, models, ready, text
+from .test_lora import ONE, adapters, workers
 
 __all__ = ["adapters"]
 
