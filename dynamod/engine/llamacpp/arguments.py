@@ -29,7 +29,8 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     the free memory has room for them. `max_num_seqs`: sequences that run at a time. `max_num_batched_tokens`: tokens of
     a step. `step_seconds`: what a step of prompts beside running answers should take; prompts are cut accordingly.
     `split_tail`: what is behind the last full block of a prompt gets a step of its own. So it is computed where the
-    blocks are imported, and logits depend on how a prompt is cut: with it both give the same bits.
+    blocks are imported, and logits depend on how a prompt is cut: with it both give the same bits. An answer that goes
+    on here is computed token by token too, as it was: with fewer bits in common another token might be drawn.
     `max_cached_seqs`: ends of finished answers that the prefix cache keeps apart. `idle_tokens`: KV cells of finished
     requests that are kept in any case. More are kept while prompts ask for those that went: on a CPU each cell in use
     makes steps slower. `n_gpu_layers`: -1 is all.

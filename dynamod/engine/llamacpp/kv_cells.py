@@ -34,8 +34,9 @@ class Sequence:
 
     `held`: its blocks, in order: a full and computed one by its sequence hash. `slot`: llama.cpp's number of the
     sequence, -1 while it has none. `gone`: it has ended, or its reader has left. `split`: a step ends before this
-    position. `export`: gets the first block that is newly there and the one behind the last; such a sequence ends at
-    its split, which is one token before its end.
+    position. `singly`: from this position on, 0: nowhere, each token gets a step of its own. `export`: gets the first
+    block that is newly there and the one behind the last; such a sequence ends at its split, which is one token before
+    its end.
     """
 
     __slots__ = (
@@ -54,7 +55,7 @@ class Sequence:
             "ids",
             "owner",
         ),
-        *("scores", "slot", "split"),
+        *("scores", "singly", "slot", "split"),
     )
 
     def __init__(
@@ -70,6 +71,7 @@ class Sequence:
         self.slot = -1
         self.gone = False
         self.split = split
+        self.singly = 0
         self.export: Callable[[int, int], None] | None = None
         self.exported = 0  # blocks
         self.fetched = False  # blocks came from a tier, or were to

@@ -239,6 +239,8 @@ class Scheduler(BatchScheduler[Sequence]):
             count = min(count, sequence.split - start)
         elif sequence.export is not None:
             return 0  # all its blocks are there
+        if sequence.singly:
+            count = min(count, max(1, sequence.singly - start))
         if size < count < missing:
             count -= (start + count) % size  # whole blocks can be shared
         if cells.caching:

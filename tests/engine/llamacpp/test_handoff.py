@@ -69,6 +69,16 @@ async def test_the_answer_has_the_bits_of_one_engine_alone(engines: Engines, fla
         await engines.idle(engine)
 
 
+async def test_an_answer_goes_on_with_the_bits_of_the_one_that_was_whole(engines: Engines) -> None:
+    exact = {"split_tail": True, "flash_attn": "off", "n_threads": 1}
+    alone, other = await engines.start(**exact), await engines.start(**exact)
+    for seed, length in enumerate((40, 101, 160)):
+        drawn = {"temperature": 1.0, "seed": seed}
+        ids, logprobs = heard(await engines.ask(alone, asked(noise(seed, length), answer=120, **drawn)).wait())
+        request = asked(noise(seed, length), answer=50, prior=ids[:70], **drawn)
+        assert heard(await engines.ask(other, request).wait()) == (ids[70:], logprobs[70:])
+
+
 async def test_other_sequences_run_beside_it(engines: Engines) -> None:
     prefill, decode = await engines.start(), await engines.start()
     alone = await engines.start(split_tail=True)

@@ -24,6 +24,15 @@ def test_the_tail_behind_the_last_full_block_is_a_step_of_its_own() -> None:
         assert house.computed() == wanted
 
 
+def test_the_tokens_of_an_answer_that_goes_on_are_steps_of_their_own() -> None:
+    for length, prompt, wanted in ((11, 9, [8, 1, 1, 1]), (13, 11, [8, 3, 1, 1]), (9, 8, [4, 4, 1]), (5, 5, [4, 1])):
+        house = House(64)
+        sequence = house.add(list(range(length)))
+        sequence.split, sequence.singly = (prompt - 1) // SIZE * SIZE, prompt
+        house.run()
+        assert house.computed() == wanted
+
+
 def test_an_export_is_computed_as_a_prompt_and_ends_with_its_last_block() -> None:
     house = House(64, budget=8)
     export = house.export(list(range(21)))
