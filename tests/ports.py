@@ -2,9 +2,14 @@
 
 import random
 import socket
+import sys
+from collections import deque
 
 _given: set[int] = set()
 """Ports that may be used a moment later."""
+_reserved: "deque[socket.socket]" = deque()
+"""Names of the last ones that no other process of tests can have meanwhile."""
+RESERVED = 64
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -14,7 +19,7 @@ def free_port(host: str = "127.0.0.1") -> int:
     starts, would lose such a port to one of them.
     """
     for number in random.SystemRandom().sample(range(15_000, 30_000), 200):  # hypothesis seeds the usual one
-        if number in _given:
+        if number in _given or not _reserve(number):
             continue
         with socket.socket() as sock:
             try:
@@ -24,6 +29,22 @@ def free_port(host: str = "127.0.0.1") -> int:
             _given.add(number)
             return number
     raise AssertionError("no port is free")
+
+
+def _reserve(number: int) -> bool:
+    """Whether no thread and no other process of tests has been given this one just now."""
+    if sys.platform != "linux":
+        return True
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        name.bind(f"\0dynamod-test-port-{number}")
+    except OSError:
+        name.close()
+        return False
+    _reserved.append(name)
+    while len(_reserved) > RESERVED:
+        _reserved.popleft().close()
+    return True
 
 
 def listener() -> socket.socket:

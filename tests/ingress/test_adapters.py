@@ -202,7 +202,7 @@ async def test_a_change_is_kept_before_it_is_said_to_be_done() -> None:
     loader = AdapterLoader(
         mocked.view,
         mocked,
-        mocked.cards,
+        lambda: mocked.cards,
         mocked._spawn,
         mocked.changes,
         keep,
