@@ -5,7 +5,14 @@ import random
 from typing import Any
 
 LONG, BLOCKS = 1500, 93
-EXACT: dict[str, Any] = {"flash_attn": "off", "split_tail": True, "n_threads": 1, "num_blocks": 110, "max_num_seqs": 4}
+EXACT: dict[str, Any] = {
+    "flash_attn": "off",
+    "split_tail": True,
+    "stepwise_continuation": True,
+    "n_threads": 1,
+    "num_blocks": 110,
+    "max_num_seqs": 4,
+}
 """llama.cpp with room for one long prompt."""
 
 

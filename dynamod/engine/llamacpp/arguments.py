@@ -29,8 +29,9 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     the free memory has room for them. `max_num_seqs`: sequences that run at a time. `max_num_batched_tokens`: tokens of
     a step. `step_seconds`: what a step of prompts beside running answers should take; prompts are cut accordingly.
     `split_tail`: what is behind the last full block of a prompt gets a step of its own. So it is computed where the
-    blocks are imported, and logits depend on how a prompt is cut: with it both give the same bits. An answer that goes
-    on here is computed token by token too, as it was: with fewer bits in common another token might be drawn.
+    blocks are imported, and logits depend on how a prompt is cut: with it both give the same bits.
+    `stepwise_continuation`: the tokens of an answer that goes on here are computed one by one, as they were. That takes
+    as long as answering, and gives the bits of an answer that was never interrupted; else another token may be drawn.
     `max_cached_seqs`: ends of finished answers that the prefix cache keeps apart. `idle_tokens`: KV cells of finished
     requests that are kept in any case. More are kept while prompts ask for those that went: on a CPU each cell in use
     makes steps slower. `n_gpu_layers`: -1 is all.
@@ -53,6 +54,7 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     max_num_batched_tokens: _Count = 512
     step_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.5
     split_tail: bool = False
+    stepwise_continuation: bool = False
     enable_prefix_caching: bool = True
     idle_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 2048
     max_cached_seqs: Annotated[int, Meta(ge=1, le=MOST_SEQS)] = 96
@@ -123,8 +125,8 @@ ALIASES = {
 """Other names that people know."""
 
 _GENERATING = (
-    *("block_size", "n_ctx", "num_blocks", "n_ubatch", "step_seconds", "split_tail", "enable_prefix_caching"),
-    *("idle_tokens", "max_cached_seqs", "swa_full", *TierSettings.__struct_fields__),
+    *("block_size", "n_ctx", "num_blocks", "n_ubatch", "step_seconds", "split_tail", "stepwise_continuation"),
+    *("enable_prefix_caching", "idle_tokens", "max_cached_seqs", "swa_full", *TierSettings.__struct_fields__),
 )
 """Without effect where no answers are made."""
 _EMBEDDING = ("pooling", "matryoshka")

@@ -251,10 +251,10 @@ class LlamaCpp(BatchingEngine):
         matcher = self.grammars().matcher(request.grammar) if request.grammar is not None else None
         stream = Stream(request, reply, self._model.vocabulary.size, limit, matcher)
         ids = tokens.unpack(request.token_ids + request.prior_output)
-        sequence = Sequence(stream, ids, self.block_size, self.hashes(request))
-        if self.arguments.split_tail:
-            sequence.singly = tokens.count(request.token_ids)
-            sequence.split = self._split(sequence.singly)
+        singly = tokens.count(request.token_ids) if self.arguments.stepwise_continuation else 0
+        split = self._split(singly or len(ids)) if self.arguments.split_tail else 0
+        sequence = Sequence(stream, ids, self.block_size, self.hashes(request), split)
+        sequence.singly = singly
         if (top := request.sampling.prompt_logprobs) is not None:
             sequence.scores = Scores(tokens.unpack(request.token_ids), top)
             sequence.fetched = True  # nothing of it is taken from tiers

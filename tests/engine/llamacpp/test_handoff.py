@@ -70,7 +70,7 @@ async def test_the_answer_has_the_bits_of_one_engine_alone(engines: Engines, fla
 
 
 async def test_an_answer_goes_on_with_the_bits_of_the_one_that_was_whole(engines: Engines) -> None:
-    exact = {"split_tail": True, "flash_attn": "off", "n_threads": 1}
+    exact = {"split_tail": True, "stepwise_continuation": True, "flash_attn": "off", "n_threads": 1}
     alone, other = await engines.start(**exact), await engines.start(**exact)
     for seed, length in enumerate((40, 101, 160)):
         drawn = {"temperature": 1.0, "seed": seed}
