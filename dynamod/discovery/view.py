@@ -102,7 +102,7 @@ class View:
         self._exits: dict[int, str] = {}  # lease -> why its process crashed, empty when it was ended on purpose
         self._served: dict[_Group, tuple[ModelCard | None, Serving]] = {}
         self._unable: dict[tuple[str, frozenset[str]], frozenset[int]] = {}  # until something changes, as the next
-        self._capabilities: dict[_Group, Capabilities | None] = {}
+        self._capabilities: dict[tuple[object, ...], Capabilities | None] = {}  # by what `disagree` looks at
         registry.watch(QUARANTINED, self._quarantine_changed)
         registry.watch(EXITED, self._exited)
         place = f"{place_of(only)}/" if only is not None else ""
@@ -179,7 +179,7 @@ class View:
 
     def capabilities(self, card: ModelCard) -> Capabilities | None:
         """What the workers of a model can do whose cards agree with this one; None: nobody serves it to clients."""
-        key = (card.name, _looked_at(card), None)
+        key = _looked_at(card)
         if key not in self._capabilities:
             cards = self._models.get(card.name, {}).values()
             found = [one.capabilities for one in cards if one.types and not disagree(one, card)]
