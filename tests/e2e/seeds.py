@@ -152,9 +152,7 @@ SERVE = (
     ),
     Line("python -m dynamo.frontend --interactive"),
     Line("python -m dynamo.frontend [--http-port 8080]"),
-    Line(
-        "? User › Hello, how are you?", "differs", "the prompt is `User: `, so that a terminal without Unicode shows it"
-    ),
+    Line("? User › Hello, how are you?"),
 )
 """Graphs, and the frontend alone."""
 

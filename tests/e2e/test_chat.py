@@ -153,23 +153,39 @@ def test_ctrl_c_behind_the_line_of_a_mistake(machine: Any) -> None:
         assert command.returncode == 2
 
 
+def test_the_marks_of_the_prompt(machine: Any) -> None:
+    machine.env["PYTHONIOENCODING"] = "utf-8"
+    chat = Terminal(machine, "in=text", "out=echo_full", "--model-name", "mine", term="xterm")
+    chat.until(r"\?.{0,12} .{0,12}User ›")
+    time.sleep(0.3)  # the prompt is drawn a moment before keys are read
+    chat.type("hello\r")
+    chat.until("✔")  # in the place of the question mark: only what has changed is drawn
+    chat.until("·")
+    chat.until("User ›")
+    assert chat.end("\x04") == 0
+    machine.env["PYTHONIOENCODING"] = "ascii"
+    chat = Terminal(machine, "in=text", "out=echo_full", "--model-name", "mine", term="xterm")
+    chat.until("User:")
+    assert chat.end("\x04") == 0
+
+
 def test_what_is_typed_during_an_answer_stands_at_the_next_prompt(machine: Any) -> None:
     text = "a" * 300
     chat = Terminal(machine, "in=text", "out=echo_full", "--model-name", "mine")
     chat.until("Talking to mine")
-    chat.until("User: ")
+    chat.until("User ›")
     time.sleep(0.3)  # the prompt is drawn a moment before keys are read
     chat.type(f"{text}\r")
     chat.until(r"\r\na{20}")
     chat.type("bcd")
     chat.until(r"a\r\n")
-    answer = chat.text[: chat._read_to].rpartition("User: ")[2]
+    answer = chat.text[: chat._read_to].rpartition("User ›")[2]
     assert "b" not in answer
-    chat.until("User: ")
+    chat.until("User ›")
     chat.until("bcd")
     chat.type("\r")
     chat.until(r"\nbcd\r\n")
-    chat.until("User: ")
+    chat.until("User ›")
     assert chat.end("\x04") == 0
 
 
@@ -246,47 +262,47 @@ def test_a_prompt_that_fails_is_written_down(machine: Any) -> None:
 
 def test_log_lines_stand_above_the_prompt(machine: Any) -> None:
     chat = Terminal(machine, "in=text", "out=echo_full", "--model-name", "mine", "-v", term="xterm")
-    chat.until("User:")
+    chat.until("User ›")
     assert "leave)\x1b" not in chat.text, "nor behind the line that says what is waited for"
     time.sleep(0.3)  # the prompt is drawn a moment before keys are read
     chat.type("half a ques")
     chat.until("half a ques")
     os.kill(machine.row("Worker")["pid"], signal.SIGKILL)
     chat.until("killed by SIGKILL")
-    chat.until("User:.*half a ques")
+    chat.until("User ›.*half a ques")
     chat.end("\x03")
 
 
 def test_a_conversation(machine: Any) -> None:
     chat = Terminal(machine, "in=text", "out=echo_full", "--model-name", "mine", "-v")
     chat.until("Talking to mine")
-    chat.until("User: ")
+    chat.until("User ›")
     chat.type("hello you\r")
     chat.until(r"\nhello you\r\n")
     chat.until(r"\d+ tokens in, \d+ out")
-    chat.until("User: ")
+    chat.until("User ›")
     chat.type("/model other\r")
     chat.until("models: mine; none is called other")
-    chat.until("User: ")
+    chat.until("User ›")
     chat.type("/foo\r")
     chat.until("There is no /foo; /help")
-    chat.until("User: ")
+    chat.until("User ›")
     chat.type("/etc/passwd\r")
-    chat.until("User: ")
+    chat.until("User ›")
     assert "There is no /etc" not in chat.text, "a path is no command"
     time.sleep(0.3)  # the prompt is drawn a moment before keys are read
     chat.type("one\x1b\rtwo\r")
     chat.until(r"\none\r\ntwo\r\n")
-    chat.until("User: ")
+    chat.until("User ›")
     chat.type("/stats\r")
     chat.until("not said")
-    chat.until("User: ")
+    chat.until("User ›")
     chat.type("/help\r")
     chat.until("/clear")
-    chat.until("User: ")
+    chat.until("User ›")
     chat.type("/clear\r")
     chat.until("forgotten")
-    chat.until("User: ")
+    chat.until("User ›")
     assert chat.end("\x04") == 0
     assert "hello you" in (machine.folder / ".local/state/dynamod/history").read_text()
 
@@ -296,12 +312,12 @@ def test_ctrl_c_ends_the_answer_then_the_command(machine: Any) -> None:
     worker.prints("ready")
     chat = Terminal(machine, "--interactive", entry=FRONTEND)
     chat.until("Talking to sample")
-    chat.until("User: ")
+    chat.until("User ›")
     chat.type("go on\r")
     chat.until(r"go on\r\n.{40}")  # some of the answer, which would take a minute
     os.kill(chat.pid, signal.SIGINT)
     chat.until(r"\.\.\.\r\n")
-    chat.until("User: ")
+    chat.until("User ›")
     time.sleep(0.3)  # the prompt is drawn a moment before keys are read
     chat.type("\x03")
     assert chat.end() == 0

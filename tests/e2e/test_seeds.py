@@ -134,10 +134,10 @@ def test_a_chat_in_the_terminal(machine: Any, line: str) -> None:
     if debug:
         machine.env["DYN_LOG"] = "debug"
     chat = Terminal(machine, *adapted(line.replace("<engine>", "mistralrs"))[1:])
-    chat.until("User: ")
+    chat.until("User ›")
     chat.type("What is the capital of South Africa?\r")
     chat.until(PRETORIA)
-    chat.until("User: ")
+    chat.until("User ›")
     assert ("DEBUG" in chat.text) == debug
     assert chat.end("\x04") == 0
 
@@ -204,10 +204,10 @@ def test_llamacpp(machine: Any) -> None:
     for line in WALKED["test_llamacpp"]:
         words = [str(locate("sample.gguf")) if word == "sample" else word for word in adapted(line)[1:]]
         chat = Terminal(machine, *words)
-        chat.until("User: ")
+        chat.until("User ›")
         chat.type("What is the capital of South Africa?\r")
         chat.until(PRETORIA)
-        chat.until("User: ")
+        chat.until("User ›")
         assert chat.end("\x04") == 0
 
 
@@ -444,7 +444,7 @@ def test_the_frontend(machine: Any) -> None:
     front.end()
     chat = Terminal(machine, "--interactive", entry=FRONTEND)
     chat.until("Talking to sample")
-    chat.until("User: ")
+    chat.until("User ›")
     assert chat.end("\x04") == 0
 
 
@@ -471,10 +471,10 @@ def test_vllm_and_sglang(machine: Any, line: str) -> None:
     words += ["--python", python]
     if words[0] == "dynamo-run" and not any(word.startswith("in=") for word in words):
         chat = Terminal(machine, *words[1:])
-        chat.until("User: ", 300)
+        chat.until("User ›", 300)
         chat.type("What is the capital of South Africa?\r")
         chat.until(PRETORIA)
-        chat.until("User: ")
+        chat.until("User ›")
         assert chat.end("\x04", 20) == 0
         return
     alone = "in=http" in words

@@ -14,6 +14,8 @@ from .client import Answer, ChatClient, Refused
 
 Read = Callable[[], Awaitable[str]]
 """Reads a line. Raises EOFError and KeyboardInterrupt."""
+Label = list[tuple[str, str]]
+"""Texts with their styles."""
 HELP = """\
   /clear   forget the conversation
   /model   say which models there are; /model NAME takes another
@@ -105,9 +107,20 @@ def _quiet() -> Iterator[None]:
         termios.tcsetattr(number, termios.TCSADRAIN, before)
 
 
+def _labels(encoding: str) -> tuple[Label, Label]:
+    """What stands before a line while it is typed, and once it is sent; plain where Unicode cannot be written."""
+    marks = [("ansigreen", "? "), ("bold", "User › ")], [("ansigreen", "✔ "), ("bold", "User · ")]
+    try:
+        "".join(text for label in marks for _, text in label).encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return [("bold", "User: ")], [("bold", "User: ")]
+    return marks
+
+
 def reader() -> Read:
     """Reads a line with editing and history. What is logged meanwhile stands above the prompt."""
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.application import get_app
     from prompt_toolkit.formatted_text import FormattedText
     from prompt_toolkit.history import FileHistory, History, InMemoryHistory
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -132,7 +145,10 @@ def reader() -> Read:
         event.current_buffer.insert_text("\n")
 
     session: PromptSession[str] = PromptSession(history=history, multiline=True, key_bindings=keys)
-    label = FormattedText([("bold", "User: ")])
+    asking, sent = map(FormattedText, _labels(sys.stdout.encoding))
+
+    def label() -> FormattedText:
+        return sent if get_app().is_done else asking
 
     async def read() -> str:
         with patch_stdout(raw=True) if sys.stderr.isatty() else contextlib.nullcontext():
