@@ -1,5 +1,6 @@
 """Prefill workers that leave, are replaced, have no room or are not there: the answers are the same."""
 
+import itertools
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 
 from dynamod import sample
 
-from .block_ways import Detour, Slow, Stalled, TcpWay
+from .block_ways import Detour, Late, Slow, Stalled, TcpWay
 from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, workers
 from .together import together
 
@@ -29,11 +30,11 @@ def arguments_of(engine: str) -> dict[str, Any]:
     return MOCK if engine == "mocker" else EXACT
 
 
-def alone(machine: Any, prompts: list[str], **given: Any) -> list[str]:
+def alone(machine: Any, prompts: list[str], length: int = 12, **given: Any) -> list[str]:
     """What a worker answers that computes all itself."""
     command = serve(machine, "--Processor.remote-prefill=false", "--name=alone", **given)
     url = command.ready()
-    found = [machine.chat(url, prompt, max_tokens=12) for prompt in prompts]
+    found = [machine.chat(url, prompt, max_tokens=length, ignore_eos=length > 12) for prompt in prompts]
     command.end()
     return found
 
@@ -64,12 +65,41 @@ def left(machine: Any, url: str, fault: Any) -> Iterator[None]:
 
 
 @contextmanager
-def reading(machine: Any, url: str, fault: Any) -> Iterator[Any]:
+def reading(machine: Any, url: str, fault: Any, length: int = 12) -> Iterator[Any]:
     """While a prompt is read from the prefill worker over a way that is bad; gives the answer to come."""
     with behind(machine, fault), ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(machine.chat, url, LONG, max_tokens=12)
+        answer = pool.submit(machine.chat, url, LONG, max_tokens=length, ignore_eos=length > 12)
         assert fault.reached.wait(20)
         yield answer
+
+
+@engines
+@pytest.mark.parametrize("when", ["before the read", "amid it", "behind it"])
+@together
+def test_a_prefill_worker_is_killed(machine: Any, engine: str, when: str) -> None:
+    """Wherever its reader is, the answer is the same; when it is back it computes prompts again."""
+    arguments = {**MOCK, "kv_bytes_per_token": 32768} if engine == "mocker" else EXACT
+    given: dict[str, Any] = {"engine": engine, "arguments": arguments}
+    [expected] = alone(machine, [LONG], length=100, **given)
+    url = serve(machine, **given).ready()
+    pid = machine.row("PrefillWorker")["pid"]
+    if when == "behind it":
+        stream = machine.stream(url, LONG, max_tokens=100, ignore_eos=True)
+        os.kill(pid, signal.SIGKILL)
+        assert (stream.read().text, stream.error) == (expected, None)
+    else:
+        fault = Late(1) if when == "before the read" else Stalled()
+        with reading(machine, url, fault, length=100) as answer:
+            os.kill(pid, signal.SIGKILL)
+            fault.over.set()
+            assert answer.result() == expected
+    read = handoffs(machine)
+    done = when == "behind it"
+    assert (read["transfers"], read["failed"]) == (int(done), int(not done)), read
+    assert (read["blocks"] > 0) == (when != "before the read"), read
+    numbers = itertools.count()  # it is started again
+    machine.until(lambda: machine.chat(url, f"{next(numbers)} {LONG}", max_tokens=1) and transfers(machine) > done)
+    assert (sessions(machine)["open"], sessions(machine)["held_bytes"]) == (0, 0)
 
 
 @engines
@@ -97,7 +127,7 @@ def test_a_prefill_worker_leaves_when_its_sessions_are_gone(machine: Any, engine
     assert (read["transfers"], read["failed"]) == (1, 0), read
     machine.until(lambda: pid not in [row["pid"] for row in machine.ps()], 10)
     if how == "reload":
-        numbers = iter(range(1000))  # the first may come before the detour is forgotten
+        numbers = itertools.count()  # the first may come before the detour is forgotten
         machine.until(lambda: machine.chat(url, f"{next(numbers)} {LONG}", max_tokens=1) and transfers(machine) > 1)
     else:
         assert machine.chat(url, f"again {LONG}", max_tokens=1)
@@ -151,14 +181,18 @@ def test_no_prefill_worker_is_left_and_then_there_is_one(machine: Any, engine: s
         started.prints("ready", 60)
         return started
 
+    given: dict[str, Any] = {"engine": engine, "arguments": arguments_of(engine)}
+    expected = alone(machine, [f"{number} {LONG}" for number in range(8)], **given)
     start("decode")
     first = start("prefill")
     url = machine.start("dynamo-run", "in=http", "out=auto", "--http-port=0", "--max-local-prefill-length=16").ready()
     machine.until(lambda: machine.serves(url))
-    numbers = iter(range(1000))
+    numbers = itertools.count()
 
     def asked() -> int:
-        assert machine.chat(url, f"{next(numbers)} {LONG}", max_tokens=3)
+        number = next(numbers)
+        answer = machine.chat(url, f"{number} {LONG}", max_tokens=12)
+        assert answer == expected[number] if number < len(expected) else answer
         return transfers(machine)
 
     machine.until(asked)
@@ -211,9 +245,9 @@ def test_the_answering_worker_of_llamacpp_dies_after_it_has_the_blocks(machine: 
 @pytest.mark.skipif(not find_spec("llama_cpp"), reason="needs the extra llama_cpp")
 @together
 def test_a_client_that_leaves_leaves_no_blocks_of_llamacpp(machine: Any) -> None:
-    url = serve(machine, engine="llamacpp", arguments=EXACT).ready()
+    url = serve(machine, engine="llamacpp", arguments=EXACT, DYNAMOD_HEARTBEAT_TIMEOUT="2").ready()
     with left(machine, url, Stalled()):
-        machine.until(lambda: sessions(machine)["open"] == 0, 5)
+        machine.until(lambda: sessions(machine)["open"] == 0, 2.0)
     assert sessions(machine)["held_bytes"] == 0
     assert machine.chat(url, "hello", max_tokens=2)
     machine.until(lambda: all(one["engine"]["running"] == one["engine"]["waiting"] == 0 for one in workers(machine)))
