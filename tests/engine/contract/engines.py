@@ -49,6 +49,7 @@ class Served:
     grammars: bool = False
     replays: bool = False  # it goes on in the middle of a form
     tokens: bool = True
+    context: bool = True  # it has a model, whose context is limited
     limits: bool = True  # stop strings and limits are kept for it
     python: str = ""  # the variable that names its interpreter
     arguments: tuple[str, ...] = ()
@@ -101,12 +102,14 @@ ENGINES = {
     ),
     "mocker": Served("mocker", exact=True, seed=True, min_tokens=True, grammars=True, replays=True),
     "echo_core": Served("echo_core", echoes=True, exact=True, min_tokens=True),
+    "echo_full": Served("echo_full", echoes=True, context=False, arguments=("--Worker.served_model_name=sample",)),
     "openai": Served("openai:{url}/v1", echoes=True),
     "pytok": Served("pytok:my_tokens.py", file=TOKENS, echoes=True),
     "pystr": Served(
         "pystr:my_chunks.py",
         file=CHUNKS,
         echoes=True,
+        context=False,
         tokens=False,
         limits=False,
         arguments=("--Worker.served_model_name=sample",),
