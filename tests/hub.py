@@ -12,12 +12,20 @@ from typing import Any
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CHUNK = 8192
+LARGE = 100_000
+"""Bytes of a file from which on it comes from the other host."""
 
 
 class Hub:
-    """Repositories by name, each a mapping of files. `speed`: bytes per second of one file; `sent`: bytes of bodies."""
+    """Repositories by name, each a mapping of files. `speed`: bytes per second of one file; `sent`: bytes of bodies.
 
-    def __init__(self, repositories: Mapping[str, Mapping[str, bytes]], speed: float = 1e9) -> None:
+    `storage`: large files are named by their SHA-256, kept in Xet, and given by another host, whose requests had the
+    `credentials`.
+    """
+
+    def __init__(
+        self, repositories: Mapping[str, Mapping[str, bytes]], speed: float = 1e9, *, storage: bool = False
+    ) -> None:
         self.repositories = {name: dict(files) for name, files in repositories.items()}
         self.speed = speed
         self.sent: dict[str, int] = {}
@@ -37,20 +45,23 @@ class Hub:
             def do_GET(self) -> None:
                 hub.answer(self, body=True)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.credentials: list[str | None] = []
+        self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(1 + storage)]
+        self.url, *others = [f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers]
+        self.storage = others[0] if others else ""
 
     @contextmanager
     def running(self) -> Iterator["Hub"]:
-        thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        thread.start()
+        threads = [threading.Thread(target=server.serve_forever, args=(0.02,)) for server in self._servers]
+        for thread in threads:
+            thread.start()
         try:
             yield self
         finally:
-            self._server.shutdown()
-            thread.join()
-            self._server.server_close()
+            for server, thread in zip(self._servers, threads, strict=True):
+                server.shutdown()
+                thread.join()
+                server.server_close()
 
     def answer(self, request: Any, *, body: bool) -> None:
         parts = request.path.partition("?")[0].strip("/").split("/")
@@ -74,12 +85,30 @@ class Hub:
             ]
             self._send(request, 200, json.dumps(entries).encode())
         else:
-            siblings = [{"rfilename": path, "size": len(data), "blobId": oid(data)} for path, data in files.items()]
+            siblings = [
+                {"rfilename": path, "size": len(data), "blobId": oid(data), **self._large(data)}
+                for path, data in files.items()
+            ]
             self._send(request, 200, json.dumps({"id": name, "sha": COMMIT, "siblings": siblings}).encode())
+
+    def _large(self, data: bytes) -> dict[str, Any]:
+        """What the list of files says of one that another host gives."""
+        if not self.storage or len(data) < LARGE:
+            return {}
+        return {"lfs": {"sha256": oid(data, large=True), "size": len(data), "pointerSize": 130}}
 
     def _file(self, name: str, path: str, request: Any, *, body: bool) -> None:
         data = self.repositories[name][path]
-        headers = {"ETag": f'"{oid(data)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        large = bool(self._large(data))
+        headers = {"ETag": f'"{oid(data, large=large)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        if large and request.server is self._servers[0]:
+            linked = {"X-Linked-Etag": headers.pop("ETag"), "X-Linked-Size": str(len(data))}
+            xet = {"X-Xet-Hash": "0" * 64, "X-Xet-Refresh-Route": f"{self.url}/api/models/{name}/xet-read-token/main"}
+            location = {"Location": f"{self.storage}{request.path}"}
+            self._send(request, 302, b"", {**headers, **linked, **xet, **location}, body=body)
+            return
+        if large:
+            self.credentials.append(request.headers["Authorization"])
         if body:
             self.begun.append(path)
         first = re.fullmatch(r"bytes=(\d+)-", request.headers["Range"] or "")
@@ -112,5 +141,5 @@ class Hub:
                 time.sleep(len(part) / self.speed)
 
 
-def oid(data: bytes) -> str:
-    return hashlib.sha1(data).hexdigest()
+def oid(data: bytes, *, large: bool = False) -> str:
+    return (hashlib.sha256 if large else hashlib.sha1)(data).hexdigest()

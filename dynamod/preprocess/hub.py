@@ -75,6 +75,8 @@ class Download:
             resume.forget(cache, self.listing.blobs.values())
             resume.load(self.wanted.repository, self.listing.commit, large, cache)
             place = huggingface_hub.snapshot_download(self.wanted.repository, allow_patterns=names)
+        except UserError:
+            raise
         except Exception as error:  # the HTTP client's own errors have no common base that is public
             raise _explained(self.wanted, error) from None
         return path_of(Path(place), self.selection)

@@ -1,24 +1,29 @@
 """Large files of the hub, in parts: a download that was interrupted goes on where it stopped. Blocks.
 
 The library loads each file anew into a file of its own, and removes that when it ends. So large files are loaded here,
-with the library's lock and into its cache, where it finds them. Not what comes by Xet: its chunks arrive in any order.
+with the library's lock and into its cache, where it finds them. What the hub keeps in Xet it also gives as a stream of
+bytes, which can go on. Chunks of Xet arrive in any order; they are loaded if `HF_XET_HIGH_PERFORMANCE` asks for them.
 """
 
+import hashlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from dynamod.message.errors import UserError
 
 SMALLEST = 500_000
 """Bytes of a file that is worth it."""
 AT_ONCE = 8
 """Files that are loaded at the same time, as the library does."""
 PART = ".part"
+SHA256 = 64
+"""Characters of the name of a large file, which is its digest; others are named by a digest of git."""
 
 
 def load(repository: str, commit: str, files: Iterable[str], place: Path) -> None:
-    """Load `files` into the repository's folder `place` of the cache. Raises the library's errors."""
+    """Load `files` into the repository's folder `place` of the cache. Raises the library's errors, UserError."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for done in [pool.submit(_load, repository, commit, file, place) for file in files]:
             done.result()
@@ -39,8 +44,8 @@ def _load(repository: str, commit: str, file: str, place: Path) -> None:
 
     url = hf_hub_url(repository, file, revision=commit)
     found = get_hf_file_metadata(url, token=get_token())
-    xet = not constants.HF_HUB_DISABLE_XET and find_spec("hf_xet") is not None and found.xet_file_data is not None
-    if not found.etag or found.size is None or xet:
+    by_chunks = found.xet_file_data is not None and constants.HF_XET_HIGH_PERFORMANCE
+    if not found.etag or found.size is None or by_chunks:
         return
     headers = build_hf_headers(token=get_token())
     if urlsplit(found.location).netloc != urlsplit(url).netloc:
@@ -57,4 +62,12 @@ def _load(repository: str, commit: str, file: str, place: Path) -> None:
             if here > found.size:
                 here = data.truncate(0)
             http_get(found.location, data, resume_size=here, headers=headers, expected_size=found.size)
+        if here and len(found.etag) == SHA256 and _sha256(part) != found.etag:
+            part.unlink()  # what was here was not the file's beginning, as after a crash of the machine
+            raise UserError(f"file {file} of {repository} came damaged", "try again: it is loaded from its beginning")
         part.replace(blob)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()

@@ -33,8 +33,13 @@ SPLIT = {f"Q6_K/Big-Q6_K-0000{n}-of-00003.gguf": bytes([n]) * 700 for n in (1, 2
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    with Hub({"org/toy": TOY, "org/M-GGUF": GGUF, "org/Big-GGUF": SPLIT}).running() as hub:
+def storage() -> bool:
+    return False
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, storage: bool) -> Iterator[Hub]:
+    with Hub({"org/toy": TOY, "org/M-GGUF": GGUF, "org/Big-GGUF": SPLIT}, storage=storage).running() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
         monkeypatch.delenv("HF_HUB_CACHE", raising=False)
@@ -93,6 +98,34 @@ async def test_who_is_cancelled_leaves_at_once_and_goes_on_later(hub: Hub, tmp_p
     assert (path / "model.safetensors").read_bytes() == TOY["model.safetensors"]
     assert (hub.sent["model.safetensors"] <= whole - here + 2 * CHUNK) == ranges  # some was still on its way
     assert not unfinished(tmp_path)
+
+
+@pytest.mark.parametrize("storage", [True])
+async def test_large_files_of_another_host(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets no token. A download from it goes on; what was here and is not the file's beginning is not taken."""
+    pytest.importorskip("hf_xet")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    hub.gated, hub.token, hub.speed = True, "secret", 200_000
+    moved = asyncio.Event()
+    task = asyncio.create_task(fetch("org/toy", lambda text: moved.set() if "kB of" in text else None))
+    await asyncio.wait_for(moved.wait(), 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    [part] = unfinished(tmp_path)
+    here, whole = part.stat().st_size, len(TOY["model.safetensors"])
+    assert part.stem == oid(TOY["model.safetensors"], large=True)
+    part.write_bytes(bytes(here))
+    hub.speed = 1e9
+    with pytest.raises(UserError, match="^file model.safetensors of org/toy came damaged"):
+        await fetch("org/toy")
+    assert not unfinished(tmp_path)
+    part.write_bytes(TOY["model.safetensors"][:here])
+    hub.sent["model.safetensors"] = 0
+    path = await fetch("org/toy")
+    assert (path / "model.safetensors").read_bytes() == TOY["model.safetensors"]
+    assert hub.sent["model.safetensors"] <= whole - here + 2 * CHUNK
+    assert {*hub.credentials} == {None}
 
 
 async def test_parts_that_belong_to_nothing_are_removed(hub: Hub, tmp_path: Path) -> None:
@@ -170,6 +203,7 @@ async def test_offline_is_one_error_or_the_cache(hub: Hub, monkeypatch: pytest.M
         await fetch("org/M-GGUF:Q8_0")
     assert time.monotonic() - began < 10
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert await fetch("org/toy") == path
     with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):
         await fetch("org/M-GGUF")
 
