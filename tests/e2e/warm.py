@@ -28,12 +28,13 @@ class Warm:
         self.python = python(env)
         self.seen: set[tuple[str, ...]] = set()
         self._folder = tempfile.mkdtemp(prefix="dm-warm-", dir="/tmp")
+        own = os.path.dirname(env["DYNAMOD_SOCKET"])  # the first machine's folder, which ends before this does
         self._path = f"{self._folder}/s.sock"
         self._process = subprocess.Popen(
             [sys.executable, "-c", SERVER.read_text(), self._path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={name: value for name, value in env.items() if name != "DYNAMOD_SOCKET"},  # of the first machine
+            env={name: value for name, value in env.items() if own not in value},
             cwd=self._folder,
         )
         atexit.register(self.close)

@@ -117,7 +117,7 @@ async def test_large_files_of_another_host(hub: Hub, tmp_path: Path, monkeypatch
     assert part.stem == oid(TOY["model.safetensors"], large=True)
     part.write_bytes(bytes(here))
     hub.speed = 1e9
-    with pytest.raises(UserError, match="^file model.safetensors of org/toy came damaged"):
+    with pytest.raises(UserError, match=r"^file model\.safetensors of org/toy came damaged"):
         await fetch("org/toy")
     assert not unfinished(tmp_path)
     part.write_bytes(TOY["model.safetensors"][:here])
