@@ -85,6 +85,7 @@ _RUNS = "".join(rf"\s{{{count}}}(?!\S)|" for count in (512, 256, 128, 64, 32, 16
 _NAMES: list[tuple[str, Split]] = [
     ("default gpt-2 gpt2 phi-2 mpt olmo jais granite-docling", Split()),
     ("exaone4 trillion gigachat a.x-4.0 mellum", Split()),
+    ("jina-de jina-es jina-v1-en jina-v2-code jina-v2-de jina-v2-es modern-bert roberta-bpe", Split()),
     ("llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano", _LLAMA3),
     ("glm4 glm5", _LLAMA3._replace(bos=False)),
     ("dbrx smaug-bpe chatglm-bpe", _LLAMA3._replace(whole=False, bos=False)),
@@ -99,6 +100,7 @@ _NAMES: list[tuple[str, Split]] = [
     ("laguna", Split((r"[^\n]+|[\n]+", _words(r"\p{N}")))),
     ("smollm starcoder refact command-r codeshell exaone minerva-7b mellum2", _DIGITS),
     ("gpt-4o llama4 kanana2 talkie minimax-m2", _GPT4O),
+    ("granite-embed-multi-97m", _GPT4O._replace(whole=True)),
     ("tiny_aya cohere2moe", Split((r"\d{1,3}(?=(?:\d{3})*\b)", *_GPT4O.patterns))),
     ("kimi-k2", Split((_KIMI,))),
     ("youtu", Split((_YOUTU, _cased(r"\p{N}", f"{_CONTRACTIONS}?")), whole=True)),
@@ -114,7 +116,7 @@ _NAMES: list[tuple[str, Split]] = [
     ("spark2_5", Split((*_DEEPSEEK3.patterns[:2], _SPARK, r"\p{N}"))),
     ("superbpe", Split((r"\p{N}+", r"(?=(\d{3})+(?!\d))"))),
     ("chameleon", Split((*_IMAGES, r"([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", _GPT2), bos=True)),
-    ("sarvam-moe", Split(spaces=True)),
+    ("sarvam-moe granite-embed-multi-311m", Split(spaces=True)),
 ]
 PRE_TOKENIZERS: dict[str, Split] = {name: split for names, split in _NAMES for name in names.split()}
 

@@ -83,7 +83,9 @@ def gemma(reference: Reference, path: Path, kind: str = "gemma4", pre: str | Non
     return made, write_gguf(path, kind, tokens, types, merges=words, pre=pre, bos_token_id=1, eos_token_id=2)
 
 
-@pytest.mark.parametrize(("kind", "pre"), [("gemma4", None), ("gpt2", "sarvam-moe")])
+@pytest.mark.parametrize(
+    ("kind", "pre"), [("gemma4", None), ("gpt2", "sarvam-moe"), ("gpt2", "granite-embed-multi-311m")]
+)
 def test_gemma4_and_sarvam(tmp_path: Path, pieces_reference: Reference, kind: str, pre: str | None) -> None:
     reference, path = gemma(pieces_reference, tmp_path / "x.gguf", kind, pre)
     built = build_tokenizer(read_metadata(path))

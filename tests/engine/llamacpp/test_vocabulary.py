@@ -35,7 +35,9 @@ THREES = {"afmoe", "cohere2moe", "tiny_aya"}
 """llama.cpp does not cut between a digit and what stands before it, as the patterns of these models do."""
 CASELESS = {"kimi-k2", "youtu"}
 """llama.cpp's patterns of these do not cut between lower and upper case, as the models' own do."""
-GPT4O = {"gpt-4o", "kanana2", "llama4", "minimax-m2", "talkie", "cohere2moe", "tiny_aya"}
+PIECES = {"sarvam-moe", "granite-embed-multi-311m"}
+"""Of another kind of vocabulary."""
+GPT4O = {"gpt-4o", "kanana2", "llama4", "minimax-m2", "talkie", "cohere2moe", "tiny_aya", "granite-embed-multi-97m"}
 ASCII = {"deepseek-coder", "deepseek-llm", "tekken", *GPT4O, *CASELESS}
 """llama.cpp's patterns of these do without Unicode's categories or its white space."""
 
@@ -72,7 +74,7 @@ def lines(text: str) -> list[str]:
     return unicodedata.normalize("NFC", text).splitlines(keepends=True)
 
 
-@pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS.keys() - OURS - {"sarvam-moe"}))
+@pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS.keys() - OURS - PIECES))
 def test_ids_of_every_pre_tokenizer(tmp_path: Path, crossing: Reference, name: str) -> None:
     path = bytes_gguf(tmp_path / "x.gguf", crossing, name)
     ours = build_tokenizer(read_metadata(path))
@@ -83,14 +85,17 @@ def test_ids_of_every_pre_tokenizer(tmp_path: Path, crossing: Reference, name: s
                 assert ours.encode(line, add_special_tokens=False).ids == vocabulary.ids(line), line
 
 
-def test_ids_of_gemma4_sarvam_and_phi3(tmp_path: Path) -> None:
+def test_ids_of_gemma4_and_phi3(tmp_path: Path) -> None:
     description = json.loads(train_pieces().to_str())
     gemma4 = gemma(Reference.from_str(json.dumps(description)), tmp_path / "gemma.gguf")[1]
-    sarvam = gemma(Reference.from_str(json.dumps(description)), tmp_path / "sarvam.gguf", "gpt2", "sarvam-moe")[1]
+    others = [
+        gemma(Reference.from_str(json.dumps(description)), tmp_path / f"{name}.gguf", "gpt2", name)[1]
+        for name in PIECES
+    ]
     vocabulary = description["model"]["vocab"]
     vocabulary["<|endoftext|>"] = len(vocabulary)  # llama.cpp wants it in a Phi-3
     phi3 = pieces_gguf(tmp_path / "phi.gguf", Reference.from_str(json.dumps(description)), name="Phi-3")
-    for path in (gemma4, sarvam, phi3):
+    for path in (gemma4, *others, phi3):
         ours = build_tokenizer(read_metadata(path))
         with loaded(path) as loaded_one:
             for line in [*lines(probe_text(ours)), *TEXTS, "a</s> \n b</s>", "<unk> x<s> y", "a\n\n\nb"]:
