@@ -27,6 +27,8 @@ from dynamod.preprocess.tokenizer import probe_text
 from tests.preprocess.conftest import SPECIAL, TEXTS, bytes_gguf, pieces_gguf, train_pieces, write_gguf
 from tests.preprocess.test_gguf_models import gemma
 
+from .exchange import Engines
+
 pytestmark = pytest.mark.engine
 
 OURS = {"default", "gpt2"}
@@ -133,6 +135,23 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, crossing: Refer
         pytest.raises(UserError, match="not that of the model"),
     ):
         small.compare(open_source(other).build())
+
+
+async def test_the_card_has_the_end_tokens_of_llamacpp(words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own and those of the file, so that an ingress stops where llama.cpp would."""
+
+    class More(Vocabulary):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.ends = (*self.ends, 77)
+
+    engines = Engines(words)
+    try:
+        plain = (await engines.start()).card().eos_token_ids
+        monkeypatch.setattr("dynamod.engine.llamacpp.model.Vocabulary", More)
+        assert (await engines.start()).card().eos_token_ids == (*plain, 77)
+    finally:
+        await engines.close()
 
 
 @pytest.mark.parametrize(
