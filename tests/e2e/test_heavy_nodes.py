@@ -2,10 +2,14 @@
 
 import json
 import math
+import os
 import random
 import re
 import shutil
+import signal
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,13 +71,28 @@ def test_blocks_of_all_data_parallel_ranks_are_known(machine: Any) -> None:
     machine.until(lambda: known() >= blocks, 30, "KV events of both ranks")
 
 
-def test_one_engine_on_two_nodes(machine: Any, engine: External) -> None:
-    """Two halves of each layer, on a node each; a model of two heads with random weights."""
-    folder = machine.folder / "two-heads"
+def two_heads(machine: Any) -> Path:
+    """A model of two heads, for random weights: each of two ranks can have one."""
+    folder: Path = machine.folder / "two-heads"
     shutil.copytree(locate("sample"), folder)
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 128}
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **heads}))
+    return folder
+
+
+def answers_twice(machine: Any, url: str) -> None:
+    """The model answers, and again the same."""
+    machine.until(lambda: "two-heads" in machine.ask(url, "/v1/models")[1])
+    body = chat_body("hello", model="two-heads", max_tokens=20, ignore_eos=True, temperature=0)
+    answers = [json.loads(machine.ask(url, "/v1/chat/completions", body, 120)[1]) for _ in range(2)]
+    assert answers[0]["usage"]["completion_tokens"] == 20
+    assert answers[0]["choices"] == answers[1]["choices"]
+
+
+def test_one_engine_on_two_nodes(machine: Any, engine: External) -> None:
+    """Two halves of each layer, on a node each."""
+    folder = two_heads(machine)
     words = [f"out={engine.name}", folder, "--python", engine.python, "--tensor-parallel-size", 2, "--num-nodes", 2]
     words += ["--leader-addr", f"127.0.0.1:{machine.port()}", "--extra-engine-args", '{"load_format": "dummy"}']
     env = {**ENV, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
@@ -82,15 +101,33 @@ def test_one_engine_on_two_nodes(machine: Any, engine: External) -> None:
     leader = machine.start(
         *("dynamo-run", "in=http", *words, "--node-rank", 0, "--http-port", 0, "--", *engine.words), **env
     )
-    url = ready(leader)
-    machine.until(lambda: "two-heads" in machine.ask(url, "/v1/models")[1])
-    body = chat_body("hello", model="two-heads", max_tokens=20, ignore_eos=True, temperature=0)
-    answers = [json.loads(machine.ask(url, "/v1/chat/completions", body, 120)[1]) for _ in range(2)]
-    assert answers[0]["usage"]["completion_tokens"] == 20
-    assert answers[0]["choices"] == answers[1]["choices"]
+    answers_twice(machine, ready(leader))
     follower.prints("ready", START)
     leader.end(bound=10.0)
     follower.end(bound=10.0)
+
+
+def test_a_follower_that_sglang_starts(machine: Any) -> None:
+    """Its own command on the other node: what dynamod sets on a CPU by itself is said there."""
+    engine, folder, port = installed(SGLANG), two_heads(machine), machine.port()
+    env = {**ENV, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    words = ["-m", "sglang.launch_server", "--model-path", folder, "--tp", 2, "--nnodes", 2, "--node-rank", 1]
+    words += ["--dist-init-addr", f"127.0.0.1:{port}", "--trust-remote-code", "--load-format", "dummy"]
+    words += ["--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"]
+    words += ["--disable-overlap-schedule", "--disable-cuda-graph", "--page-size", 64, "--skip-tokenizer-init"]
+    words += ["--port", machine.port(), "--max-total-tokens", 4096, *engine.words]
+    started = machine.environ(SGLANG_USE_CPU_ENGINE="1", **env)
+    with subprocess.Popen([engine.python, *map(str, words)], env=started, start_new_session=True) as follower:
+        try:
+            words = ["out=sglang", folder, "--python", engine.python, "--tensor-parallel-size", 2, "--num-nodes", 2]
+            words += ["--leader-addr", f"127.0.0.1:{port}", "--node-rank", 0, "--http-port", 0]
+            words += ["--", "--load-format", "dummy", "--max-total-tokens", 4096, *engine.words]
+            leader = machine.start("dynamo-run", "in=http", *words, **env)
+            answers_twice(machine, ready(leader))
+            assert follower.poll() is None
+            leader.end(bound=10.0)
+        finally:
+            os.killpg(follower.pid, signal.SIGKILL)
 
 
 def prompts() -> list[str]:
