@@ -106,7 +106,7 @@ def parser() -> Parser:
     add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
     add("--resume", action="store_true", help="in=batch: goes on behind the answers that are there")
     add("--overwrite", action="store_true", help="in=batch: starts anew where answers are there")
-    add("--dry-run", action="store_true", help="print the graph and exit")
+    add("--dry-run", action="store_true", help="print the settings of the graph and exit")
     shells = "print the script that completes words in bash, zsh or fish"
     add("--show-completion", choices=sorted(SCRIPTS), metavar="SHELL", help=shells)
     add("--version", action="version", version=f"dynamo-run {__version__}", help="print the version")
