@@ -3,11 +3,12 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from dynamod import __version__
-from dynamod.engine.names import DEFAULT, ENGINES
+from dynamod.engine.names import ALIASES, DEFAULT, ENGINES, add_flags, default
 from dynamod.message.discovery import DisaggregationMode, ReasoningField
 from dynamod.message.errors import UserError
 from dynamod.message.hints import near
@@ -105,7 +106,7 @@ def parser() -> Parser:
     add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
     add("--resume", action="store_true", help="in=batch: goes on behind the answers that are there")
     add("--overwrite", action="store_true", help="in=batch: starts anew where answers are there")
-    add("--dry-run", action="store_true", help="print the graph and exit")
+    add("--dry-run", action="store_true", help="print the settings of the graph and exit")
     shells = "print the script that completes words in bash, zsh or fish"
     add("--show-completion", choices=sorted(SCRIPTS), metavar="SHELL", help=shells)
     add("--version", action="version", version=f"dynamo-run {__version__}", help="print the version")
@@ -232,7 +233,9 @@ def parse(argv: Sequence[str]) -> RunArguments:
     models = [word for word in unknown if not word.startswith("-")]
     if wrong := [word for word in unknown if word.startswith("-")]:
         flag = wrong[0].partition("=")[0]
-        raise UserError(f"unknown flag {flag}", f"{near(flag, known.flags())}see dynamo-run --help")
+        model = models[0] if models else (flags.model_path or "")
+        hint = near(flag, known.flags()) + _behind_dashes(flag, ways["out"], model)
+        raise UserError(f"unknown flag {flag}", f"{hint}see dynamo-run --help")
     way = ways["in"] or ("text" if sys.stdin.isatty() else "stdin")
     on_demand = len(models) > 1 or flags.max_models is not None
     if on_demand and way != "http":
@@ -245,6 +248,21 @@ def parse(argv: Sequence[str]) -> RunArguments:
     model = models[0] if models else (flags.model_path or "")
     several = tuple(models) if on_demand else ()
     return RunArguments(way, ways["out"], model, flags, rest, models=several)
+
+
+def _behind_dashes(flag: str, output: str, model: str) -> str:
+    """Where a flag of the engine's own belongs; nothing when it is none, as far as that is known without the engine."""
+    name = (output or default(model)).partition(":")[0]
+    name = ALIASES.get(name, name)
+    if (entry := ENGINES.get(name)) is None or not (entry.words or entry.flags):
+        return ""
+    example = f"dynamo-run out={name} {model or 'MODEL'} -- {flag}"
+    if entry.words:
+        return f"{name}'s own flags stand behind --, as in {example}; "
+    own: list[str] = []
+    with suppress(UserError):  # what knows its flags is not installed
+        add_flags(name, lambda *names, **_options: own.extend(names))
+    return f"a flag of {name} stands behind --, as in {example}; " if flag.replace("_", "-") in own else ""
 
 
 class _Same(argparse.Action):

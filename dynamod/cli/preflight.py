@@ -10,6 +10,7 @@ from dynamod.engine.names import (
     arguments_with,
     check_arguments,
     check_lora,
+    require_format,
     require_handoff,
     require_installed,
 )
@@ -24,6 +25,7 @@ from dynamod.message.errors import UserError
 from dynamod.ondemand.settings import OnDemandSettings, names_of
 from dynamod.parsers import check_names
 from dynamod.planner.settings import PlannerSettings, pool_kind
+from dynamod.preprocess.locate import local  # None for a model of Hugging Face: the worker asks for it
 from dynamod.worker.settings import WorkerSettings
 
 _PROCESSORS = {PROCESSOR: ProcessorSettings, ON_DEMAND: OnDemandSettings}
@@ -94,6 +96,8 @@ def _check_planner(spec: ServiceSpec, graph: Graph) -> None:
 def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
     settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
     name, model = settings.name, settings.model
+    if model and ENGINES[name].model:
+        require_format(name, local(model))
     require_installed(name, spec.python, environ)
     arguments = arguments_with(settings.engine, settings.engine_args)
     require_handoff(name, settings.mode(spec.component_type), arguments, spec.python, environ)
@@ -107,7 +111,6 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
     if not model:
         raise UserError(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
     from dynamod.preprocess.card import check_files
-    from dynamod.preprocess.locate import local  # None for a model of Hugging Face: the worker asks for it
     from dynamod.preprocess.reference import model_name
 
     try:

@@ -9,6 +9,7 @@ from dynamod.discovery.keys import Address
 from dynamod.engine.names import ENGINES, add_flags, canonical
 from dynamod.message.errors import UserError
 from dynamod.message.hints import names, near
+from dynamod.preprocess.reference import SHIPPED, is_local, reference
 
 from .arguments import Parser
 from .flags import RunArguments, common_flags, worker_flags
@@ -38,6 +39,8 @@ def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
     own = OwnFlags(engine, p, shown=not entry.words or bool({"-h", "--help"} & {*argv}))
     flags = own.parse(argv, f"see {p.prog} --help")
     model = flags.model or flags.model_path or ""
+    if entry.model and not model:
+        model, rest = model_at_end(rest)
     if entry.model and not model:
         hint = f"for example: python -m {module} sample, or --model-path sample"
         raise UserError(f"engine '{engine}' needs a model", hint)
@@ -88,6 +91,18 @@ def sort(words: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[st
             to = ours if _spelled(word).partition("=")[0] in known else others
         to.append(word)
     return ours, others
+
+
+def model_at_end(rest: Sequence[str]) -> tuple[str, list[str]]:
+    """The model that stands behind a flag without a value, which only the engine knows to have none; and other words.
+
+    Empty where the last word is no path on this machine and no model of Hugging Face.
+    """
+    words = [*rest]
+    found = words[-1] if words and not words[-1].startswith("-") else ""
+    if found and (found in SHIPPED or is_local(found) or reference(found) is not None):
+        return words.pop(), words
+    return "", words
 
 
 def _spelled(word: str) -> str:

@@ -103,11 +103,11 @@ def _delay() -> float:
 
 
 class EchoCore(_Echo[Generate]):
-    """Echoes token ids."""
+    """Echoes token ids; clients see the whole prompt, with the marks of its template."""
 
     name = "echo_core"
     serves = (Generate,)
-    capabilities = Capabilities(exact_continuation=True, seed=True, deterministic=True, min_tokens=True)
+    capabilities = Capabilities(exact_continuation=True, seed=True, deterministic=True, min_tokens=True, verbatim=True)
 
     async def start(self) -> None:
         """Read the model's card; weights are not needed."""

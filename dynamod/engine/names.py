@@ -12,6 +12,7 @@ from dynamod import __version__
 from dynamod.message.discovery import Adapter, DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.message.hints import DISTRIBUTION, extra_hint, names, near
+from dynamod.preprocess.gguf_file import is_gguf
 from dynamod.preprocess.reference import reference
 
 from .interpreter import FLAG, missing
@@ -28,15 +29,15 @@ class EngineEntry(NamedTuple):
 
     `extra`: of pyproject.toml; `needs`: the module it brings. `check`: a function that takes the engine's arguments and
     `kv_cache_block_size` and raises UserError; it imports nothing heavy, so that mistakes are reported before anything
-    starts. `model`: it needs one, and `weights`: not only its tokenizer. `behind`: the argument that may stand behind a
-    colon; a file of the user's must. `words`: what stands behind `--` is for the engine as it is. `flags`: a function
-    that adds the engine's arguments to a parser. `devices`: it takes the number of GPUs and the first of them; `nodes`:
-    one engine may run on several nodes. `apart`: the extra pins so much that it has an environment of its own.
-    `handoff`: it can be a prefill or decode worker; `transfer`: the module with which it moves KV blocks by itself, and
-    the argument of its own that names another one. `vectors`: the argument, and its value, with which it makes vectors
-    and no answers, and `embedding`: the class that then takes the place of `target`. `types`: what it serves. `lora`: a
-    function that takes adapters and the path of the model, perhaps None, and raises UserError for files that are none;
-    empty: it loads no adapters.
+    starts. `model`: it needs one, and `weights`: not only its tokenizer. `gguf`: it reads GGUF files. `behind`: the
+    argument that may stand behind a colon; a file of the user's must. `words`: what stands behind `--` is for the
+    engine as it is. `flags`: a function that adds the engine's arguments to a parser. `devices`: it takes the number of
+    GPUs and the first of them; `nodes`: one engine may run on several nodes. `apart`: the extra pins so much that it
+    has an environment of its own. `handoff`: it can be a prefill or decode worker; `transfer`: the module with which it
+    moves KV blocks by itself, and the argument of its own that names another one. `vectors`: the argument, and its
+    value, with which it makes vectors and no answers, and `embedding`: the class that then takes the place of `target`.
+    `types`: what it serves. `lora`: a function that takes adapters and the path of the model, perhaps None, and raises
+    UserError for files that are none; empty: it loads no adapters.
     """
 
     target: str
@@ -45,6 +46,7 @@ class EngineEntry(NamedTuple):
     check: str = ""
     model: bool = True
     weights: bool = True
+    gguf: bool = True
     words: bool = False
     flags: str = ""
     devices: bool = False
@@ -135,6 +137,7 @@ ENGINES: dict[str, EngineEntry] = {
         "tensorrt_llm",
         check="dynamod.engine.trtllm.arguments:check",
         flags="dynamod.engine.trtllm.arguments:flags",
+        gguf=False,
         devices=True,
         apart=True,
         handoff=True,
@@ -146,6 +149,7 @@ ENGINES: dict[str, EngineEntry] = {
         words=True,
         check="dynamod.engine.vllm.arguments:check",
         flags="dynamod.engine.vllm.arguments:flags",
+        gguf=False,
         devices=True,
         nodes=True,
         apart=True,
@@ -211,6 +215,13 @@ def require_installed(name: str, python: str = "", environ: Mapping[str, str] = 
         if python:
             problem += f", which {python} ({FLAG}) lacks"
         raise UserError(problem, entry.hint(python), exit_code=3)
+
+
+def require_format(name: str, model: Path | None) -> None:
+    """Raise UserError for a model in a format that the engine does not read. `model`: its path, None: not known."""
+    if model is not None and not ENGINES[_own_name(name)].gguf and is_gguf(model):
+        hint = "take out=llamacpp for it, or a folder with safetensors"
+        raise UserError(f"engine '{name}' reads no GGUF files, and {model} is one", hint)
 
 
 def require_handoff(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from dynamod.graph.document import Document, Path, read_document
-from dynamod.graph.graph import Graph
+from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.graph.options import PROCESS_CHECKS, check_envs
 from dynamod.graph.overrides import deep_merge, parse_overrides
 from dynamod.graph.service_config import COMMON, COMMON_CONFIGS, ENV, SERVICE_ARGS, find_key, merge_common
@@ -116,12 +116,26 @@ def component_config(document: Document, name: str, model: type | None) -> dict[
 
 
 def dry_run_text(graph: Graph) -> str:
-    """What `--dry-run` prints: the configuration, readable, and as children get it, without API keys."""
-    shown = _without_keys(graph.config)
-    return (
-        f"Service Configuration:\n{json.dumps(shown, indent=2)}\n\n"
-        f"Environment Variable that would be set:\n{ENV}={json.dumps(shown)}"
-    )
+    """What `--dry-run` prints: the configuration, readable, and as children get it, without API keys.
+
+    A graph of `dynamo-run` has no file: the settings of its services and their addresses.
+    """
+    if graph.config:
+        shown = _without_keys(graph.config)
+        more = f"Environment Variable that would be set:\n{ENV}={json.dumps(shown)}"
+    else:
+        shown = _without_keys({name: _as_section(spec) for name, spec in graph.services.items()})
+        addresses = [
+            f"{spec.name} dyn://{spec.namespace}.{spec.component}.{endpoint}"
+            for spec in graph.services.values()
+            for endpoint in spec.endpoints
+        ]
+        more = "Addresses:\n" + "\n".join(addresses) if addresses else ""
+    return f"Service Configuration:\n{json.dumps(shown, indent=2)}\n\n{more}".rstrip()
+
+
+def _as_section(spec: ServiceSpec) -> dict[str, Any]:
+    return {**spec.config, **({SERVICE_ARGS: {"python": spec.python}} if spec.python else {})}
 
 
 def _without_keys(value: Any) -> Any:

@@ -24,7 +24,7 @@ from dynamod.router.router import prompt_blocks
 
 from .base import Job
 from .counts import Preparation
-from .parsing import ChoiceParser, ModelParsers, NewParser
+from .parsing import ChoiceParser, ModelParsers, NewParser, skips_special
 
 if TYPE_CHECKING:
     from dynamod.structured.checks import GrammarChecks
@@ -170,7 +170,7 @@ async def lower_tokens(
     draw, own_noise = None if card.capabilities.deterministic else served.random, card.capabilities.greedy_continuation
     outputs: list[Output] = []
     parsers: list[ChoiceParser] = []
-    skip_special = (parser is None or grammar is not None) and request.skip_special_tokens is not False
+    skip_special = (parser is None or grammar is not None) and skips_special(request, card)
     large = len(job.body) > LARGE
     for prepared in prompts:
         thread = large or model.needs_thread(prepared.text)

@@ -8,7 +8,7 @@ import msgspec
 
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.openai import ChatRequest, EngineFields
+from dynamod.message.openai import ChatRequest, Common, EngineFields
 from dynamod.message.worker import Grammar
 from dynamod.parsers import (
     AUTO,
@@ -46,6 +46,12 @@ NewParser = Callable[[str, str], ChoiceParser]
 """The parser of a choice, by the rendered prompt and what ids of calls are made of."""
 
 
+def skips_special(request: Common, card: ModelCard) -> bool:
+    """Whether clients get answers without the special tokens: as they say, else as the engine's answers are."""
+    asked = request.skip_special_tokens
+    return asked if asked is not None else not card.capabilities.verbatim
+
+
 class ModelParsers:
     """The parsers of a model: those that its card names, else those that its chat template shows. None: text stays.
 
@@ -74,7 +80,7 @@ class ModelParsers:
         `special`: the tokenizer's special tokens.
         """
         offered = request.tools if request.tool_choice != "none" else None
-        tool, shown = self.tool_call if offered else None, special if request.skip_special_tokens is not False else ()
+        tool, shown = self.tool_call if offered else None, special if skips_special(request, self.card) else ()
         if tool is None and self.reasoning is None:
             return None
         tools = _specs(offered or ())

@@ -54,7 +54,8 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     it computes no prompts, so that others always do. `stored_blocks`: it gives other instances the KV blocks that it
     has, and computes nothing for that. `role_switch`: it changes between prefill and decode while it runs.
     `matryoshka`: the first numbers of its vectors are vectors too. `pairs`: it is given two texts as one input, and
-    makes one number of them, their score. `lora`: it loads adapters and unloads them while it runs.
+    makes one number of them, their score. `lora`: it loads adapters and unloads them while it runs. `verbatim`: its
+    answers are shown with their special tokens, where a request does not say otherwise.
     """
 
     exact_continuation: bool = False
@@ -75,6 +76,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     pairs: bool = False
     prompt_logprobs: bool = False
     lora: bool = False
+    verbatim: bool = False
 
     @property
     def continues(self) -> bool:

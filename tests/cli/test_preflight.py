@@ -74,3 +74,12 @@ def test_whether_a_model_is_missing() -> None:
     del loaded.services["Worker"].config["model"]
     assert lacks_model(loaded)
     assert not lacks_model(graph("out=echo_full"))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "trtllm"])
+def test_a_gguf_file_for_an_engine_that_reads_none(engine: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check(graph(f"out={engine}", "sample.gguf", "--model-config", "sample"), {})
+    assert f"engine '{engine}' reads no GGUF files, and " in str(refused.value)
+    assert "sample.gguf is one" in str(refused.value)
+    assert refused.value.hint == "take out=llamacpp for it, or a folder with safetensors"

@@ -7,7 +7,7 @@ import pytest
 from dynamod.cli.arguments import Parser
 from dynamod.cli.flags import parse, worker_flags
 from dynamod.cli.run import build
-from dynamod.cli.worker import own_arguments, sort
+from dynamod.cli.worker import model_at_end, own_arguments, sort
 from dynamod.engine.names import ENGINES, check_arguments
 from dynamod.message.errors import UserError
 
@@ -76,6 +76,47 @@ def test_words_of_the_engine_and_ours() -> None:
     ours, rest = sort(words, p.flags())
     assert ours == ["sample", "--context-length", "5", "--model_name=x"]
     assert rest == ["--max-num-seqs", "4", "-tp", "2", "--rope-scale", "-1", "--list", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("rest", "model", "left"),
+    [
+        ("--enforce-eager sample", "sample", "--enforce-eager"),
+        ("--max-num-seqs 4 --enforce-eager org/name:Q4_K_M", "org/name:Q4_K_M", "--max-num-seqs 4 --enforce-eager"),
+        ("--list a org/name", "org/name", "--list a"),
+        ("--enforce-eager .", ".", "--enforce-eager"),
+        ("--dtype float16", "", "--dtype float16"),
+        ("org/name --enforce-eager", "", "org/name --enforce-eager"),
+        ("--tokenizer=org/name", "", "--tokenizer=org/name"),
+        ("--enforce-eager /nothere", "", "--enforce-eager /nothere"),
+        ("", "", ""),
+    ],
+)
+def test_a_model_behind_a_flag_without_a_value(rest: str, model: str, left: str) -> None:
+    assert model_at_end(rest.split()) == (model, left.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "hint"),
+    [
+        ("out=vllm M --max-num-seqs 8", "unknown flag --max-num-seqs", "vllm's own flags stand behind --"),
+        ("out=sglang M --page-sise=8", "unknown flag --page-sise", "sglang's own flags stand behind --"),
+        ("out=mocker M --num-gpu-blocks 8", "unknown flag --num-gpu-blocks", "a flag of mocker stands behind --"),
+        ("out=mocker M --num_gpu_blocks 8", "unknown flag --num_gpu_blocks", "a flag of mocker stands behind --"),
+    ],
+)
+def test_flags_of_an_engine_have_their_place(words: str, says: str, hint: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse(["in=http", *words.split()])
+    assert str(refused.value) == says
+    assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("out", ["mocker", "auto", "echo_full", "nothing", "dyn://a.b.c"])
+def test_a_flag_that_nobody_has(out: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse(["in=http", f"out={out}", "--httpport", "8"])
+    assert refused.value.line() == "unknown flag --httpport; did you mean '--http-port'? see dynamo-run --help"
 
 
 def test_words_behind_two_dashes_reach_the_settings() -> None:

@@ -436,6 +436,12 @@ def played(request: pytest.FixtureRequest) -> dict[str, "Future[None]"]:
 
 
 @pytest.fixture
+def one_thread(machine: Machine) -> None:
+    """Engines in Rust compute with one thread."""
+    machine.env["RAYON_NUM_THREADS"] = "1"
+
+
+@pytest.fixture
 def servers(machine: Machine) -> Iterator[Servers]:
     """A NATS and an etcd of its own."""
     started = Servers(machine)

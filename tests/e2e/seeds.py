@@ -7,6 +7,8 @@ Left out is what builds the original or installs its tools (cargo, rustup, apt, 
 
 from typing import Literal, NamedTuple
 
+from .seed_files import CHUNK, TOKENS
+
 Status = Literal["works", "differs", "needs GPU", "needs hub", "needs docker", "needs hardware"]
 
 
@@ -20,7 +22,18 @@ class Line(NamedTuple):
 
 RUN = (
     Line("dynamo-run --help"),
+    Line(
+        "dynamo-run in=[http|text|dyn://<path>|batch:<folder>] "
+        "out=echo_core|echo_full|mistralrs|llamacpp|sglang|vllm|dyn "
+        "[--http-port 8080] [--model-path <path>] [--model-name <served-model-name>] [--model-config <hf-repo>] "
+        "[--tensor-parallel-size=1] [--context-length=N] [--num-nodes=1] [--node-rank=0] "
+        "[--leader-addr=127.0.0.1:9876] [--base-gpu-id=0] [--extra-engine-args=args.json] "
+        "[--router-mode random|round-robin|kv] [--kv-overlap-score-weight=1.0] [--router-temperature=0.0] "
+        "[--use-kv-events=true] [--verbosity (-v|-vv)]"
+    ),
     Line("dynamo-run Qwen/Qwen3-0.6B"),
+    Line("dynamo-run Qwen/Qwen3-4B"),
+    Line("dynamo-run Qwen/Qwen2.5-3B-Instruct"),
     Line("dynamo-run in=text out=mistralrs Qwen/Qwen3-4B"),
     Line("dynamo-run out=<engine> <HUGGING_FACE_ORGANIZATION/MODEL_NAME>"),
     Line("dynamo-run in=http out=mistralrs <model> -v"),
@@ -37,6 +50,7 @@ RUN = (
     ),
     Line("huggingface-cli download meta-llama/Llama-3.2-3B-Instruct --local-dir /tmp/model", "needs hub"),
     Line("dynamo-run Llama-3.2-3B-Instruct-Q4_K_M.gguf"),
+    Line("dynamo-run Llama-3.2-1B-Instruct-Q4_K_M.gguf"),
     Line("echo 'What is the capital of Tuvalu?' | dynamo-run ~/llms/Qwen3-0.6B-Q8_0.gguf --context-length 4096"),
     Line("dynamo-run in=http out=mistralrs Llama-3.2-3B-Instruct-Q4_K_M.gguf"),
     Line("dynamo-run in=http Llama-3.2-1B-Instruct-Q4_K_M.gguf"),
@@ -56,6 +70,7 @@ RUN = (
 
 CLUSTER = (
     Line("nats-server -js --trace --store_dir $(mktemp -d)"),
+    Line("nats-server -js"),
     Line("dynamo-run in=http out=auto"),
     Line("dynamo-run in=http out=dyn"),
     Line("dynamo-run in=dyn://llama3B.backend.generate out=mistralrs ~/llms/Llama-3.2-3B-Instruct"),
@@ -86,6 +101,8 @@ CLUSTER = (
 
 ENGINES = (
     Line("dynamo-run out=llamacpp ~/llms/gemma-3-1b-it-q4_0.gguf"),
+    Line("dynamo-run out=llamacpp ~/llms/Qwen3-0.6B-Q8_0.gguf"),
+    Line("python -m dynamo.llama_cpp --model-path ~/llms/Qwen3-0.6B-Q8_0.gguf"),
     Line(
         "dynamo-run out=llamacpp ~/llms/Llama-4-Scout-17B-16E-Instruct-UD-IQ1_S.gguf --context-length 32768 "
         "--model-config ~/llms/Llama-4-Scout-17B-16E-Instruct"
@@ -118,8 +135,24 @@ ENGINES = (
     Line("dynamo-run out=pystr:/home/user/my_python_engine.py"),
     Line("dynamo-run out=pytok:/home/user/my_python_engine.py --model-path <hf-repo-checkout>"),
     Line("async def generate(request):"),
+    Line(CHUNK),
+    Line(
+        "{'token_ids': [128000, 128006, 9125, 128007, ... lots more ... ], 'stop_conditions': {'max_tokens': 8192, "
+        "'stop': None, 'stop_token_ids_hidden': [128001, 128008, 128009], 'min_tokens': None, 'ignore_eos': None}, "
+        "'sampling_options': {'n': None, 'best_of': None, 'presence_penalty': None, 'frequency_penalty': None, "
+        "'repetition_penalty': None, 'temperature': None, 'top_p': None, 'top_k': None, 'min_p': None, "
+        "'use_beam_search': None, 'length_penalty': None, 'seed': None}, 'eos_token_ids': [128001, 128008, 128009], "
+        "'mdc_sum': 'f1cd44546fdcbd664189863b7daece0f139a962b89778469e4cffc9be58ccc88', 'annotations': []}",
+        note="with more keys, those of the original's later versions",
+    ),
+    Line(TOKENS),
     Line("await register_llm(model_type, endpoint, model_path)"),
     Line("hf://"),
+    Line("model_name"),
+    Line("context_length"),
+    Line("kv_cache_block_size"),
+    Line("user_data"),
+    Line("ModelType.Backend"),
     Line("ModelType.Chat"),
     Line("ModelType.Completion"),
 )
@@ -133,9 +166,13 @@ HEAVY = (
     Line("dynamo-run in=dyn://llama3B.backend.generate out=vllm ~/llms/Llama-3.2-3B-Instruct", note=INSIDE),
     Line("dynamo-run in=dyn://dynamo.endpoint.generate out=vllm /data/llms/Qwen/Qwen3-4B", note=INSIDE),
     Line("./dynamo-run in=http out=vllm --model-path ~/llm_models/Llama-3.2-3B-Instruct/", note=INSIDE),
+    Line("./dynamo-run in=http out=vllm ~/llms/Llama-3.2-3B-Instruct/", note=INSIDE),
+    Line("dynamo-run in=dyn://qwen3-32b.backend.generate out=vllm /data/Qwen3-32B", note=INSIDE),
+    Line("dynamo-run in=dyn://llama3-1-8b.backend.generate out=vllm /data/Llama-3.1-8B-Instruct/", note=INSIDE),
     Line("python -m dynamo.vllm --help", note=INSIDE),
     Line("python -m dynamo.sglang.worker Qwen/Qwen3-4B", note=INSIDE),
     Line("python -m dynamo.sglang.worker --model-path ~/llms/Qwen3-0.6B", note=INSIDE),
+    Line("python -m dynamo.sglang.worker deepseek-ai/DeepSeek-R1-Distill-Llama-8B", note=INSIDE),
     Line("python -m dynamo.sglang.worker --help", note=INSIDE),
     Line("dynamo-run out=sglang ~/llms/Llama-3.2-3B-Instruct --extra-engine-args sglang_extra.json", note=INSIDE),
 )
@@ -150,7 +187,18 @@ SERVE = (
         '"deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "messages": [ { "role": "user", "content": "Hello, how are '
         'you?" } ], "stream":false, "max_tokens": 300 }\' | jq'
     ),
+    Line(
+        '{ "id": "5a8b4199-d005-47e2-83ed-bd8a6ec64b43", "choices": [ { "index": 0, "message": { "content": "...", '
+        '"refusal": null, "tool_calls": null, "role": "assistant", "function_call": null, "audio": null }, '
+        '"finish_reason": "stop", "logprobs": null } ], "created": 1742234675, '
+        '"model": "deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "service_tier": null, "system_fingerprint": null, '
+        '"object": "chat.completion", "usage": null }',
+        note="`usage` is told",
+    ),
+    Line("curl -N"),
     Line("python -m dynamo.frontend --interactive"),
+    Line("python -m dynamo.frontend [--interactive]"),
+    Line("python -m dynamo.frontend"),
     Line("python -m dynamo.frontend [--http-port 8080]"),
     Line("? User › Hello, how are you?"),
 )
@@ -162,6 +210,11 @@ SGLANG = (
     Line(
         "dynamo-run in=dyn://qwen3-32b.backend.generate out=sglang /data/Qwen3-32B --tensor-parallel-size 2 "
         "--base-gpu-id 0",
+        "needs GPU",
+    ),
+    Line(
+        "dynamo-run in=dyn://qwen3-32b.backend.generate out=sglang /data/Qwen3-32B --tensor-parallel-size 2 "
+        "--base-gpu-id 2",
         "needs GPU",
     ),
     Line("dynamo-run out=sglang <model> --tensor-parallel-size 4 --base-gpu-id 4", "needs GPU"),
@@ -196,7 +249,12 @@ SGLANG = (
 )
 
 ACCELERATORS = (
-    Line("./dynamo-run in=http out=vllm --model-path ~/llm_models/X.gguf --model-config ~/llm_models/X/", "needs GPU"),
+    Line(
+        "./dynamo-run in=http out=vllm --model-path ~/llm_models/Llama-3.2-3B-Instruct-Q6_K.gguf "
+        "--model-config ~/llm_models/Llama-3.2-3B-Instruct/",
+        "differs",
+        "vLLM 0.32 reads no GGUF files: one line says so and names llamacpp",
+    ),
     Line(
         "dynamo-run in=text out=vllm ~/llm_models/Llama-3.2-3B-Instruct/ --tensor-parallel-size 8 --num-nodes 2 "
         "--leader-addr 10.217.98.122:6539 --node-rank 0",
@@ -207,13 +265,19 @@ ACCELERATORS = (
         "dynamo-run in=none out=vllm ~/llm_models/Llama-3.2-3B-Instruct/ --num-nodes 2 "
         "--leader-addr 10.217.98.122:6539 --node-rank 1",
         "needs GPU",
-        f"{NODES}; the follower is told --tensor-parallel-size too",
+        f"{NODES}; without --tensor-parallel-size a node takes all its GPUs, as many as the leader has to take",
     ),
-    Line("ray start --head --port=6379", "needs GPU"),
-    Line("ray start --address=<HEAD_NODE_IP>:6379", "needs GPU"),
-    Line("dynamo-run out=vllm ~/llms/DeepSeek-R1-Distill-Llama-70B/ --tensor-parallel-size 16", "needs GPU"),
-    Line("ray stop", "needs GPU"),
-    Line("CUDA_VISIBLE_DEVICES", "needs GPU"),
+    Line("ray start --head --port=6379", "needs GPU", "Ray's own command"),
+    Line("ray start --address=<HEAD_NODE_IP>:6379", "needs GPU", "Ray's own command"),
+    Line(
+        "dynamo-run out=vllm ~/llms/DeepSeek-R1-Distill-Llama-70B/ --tensor-parallel-size 16",
+        "needs GPU",
+        "Ray is chosen where it is installed and this node has fewer GPUs",
+    ),
+    Line("ray stop", "needs GPU", "Ray's own command"),
+    Line("CUDA_VISIBLE_DEVICES", note="it reaches the process of the engine"),
+    Line('{ "dtype": "half", "trust_remote_code": true }', "needs GPU", "on CPUs it was tried with float32"),
+    Line("backend: pytorch\nkv_cache_config:\n  event_buffer_max_size: 1024", "needs GPU"),
     Line("dynamo-run in=http out=trtllm TinyLlama/TinyLlama-1.1B-Chat-v1.0", "needs GPU"),
     Line(
         "dynamo-run in=http out=trtllm TinyLlama/TinyLlama-1.1B-Chat-v1.0 --extra-engine-args trtllm_extra.yaml",
@@ -225,51 +289,15 @@ ACCELERATORS = (
         "needs GPU",
     ),
     Line("docker run --gpus all -it nvcr.io/nvidian/nemo-llm/trtllm-engine-builder:0.2.0 bash", "needs docker"),
+    Line(
+        "sudo docker run --gpus all -it -v /home/user:/outside-home gitlab-master.nvidia.com:5005/dl/ai-services/"
+        "libraries/rust/nim-nvllm/tensorrt_llm_runtime:85fa4a6f",
+        "needs docker",
+    ),
 )
-"""What no machine without an accelerator can show."""
+"""What a machine without an accelerator shows in part at most; commands of ours are read there (`--dry-run`)."""
 
 LINES = (*RUN, *CLUSTER, *ENGINES, *SERVE, *HEAVY, *SGLANG, *ACCELERATORS)
-
-
-METRICS = """
-import asyncio
-
-from dynamo.runtime import dynamo_worker
-
-
-@dynamo_worker()
-async def worker(runtime):
-    client = await runtime.namespace("llama3-1-8b").component("backend").endpoint("load_metrics").client()
-    await client.wait_for_instances()
-    async for item in await client.random({}):
-        print(item.data(), flush=True)
-
-
-asyncio.run(worker())
-"""
-STR = """
-import asyncio
-
-async def generate(request):
-    for text in ("The", " capital", " of", " France", " is", " Paris", "."):
-        yield {"id":"1","choices":[{"index":0,"delta":{"content":text,"role":"assistant"}}],"created":1841762283,
-               "model":"Llama-3.2-1B-Instruct","system_fingerprint":"local","object":"chat.completion.chunk"}
-        await asyncio.sleep(0.01)
-    yield {"id":"1","choices":[{"index":0,"delta":{"content":"","role":"assistant"},"finish_reason":"stop"}],
-           "created":1841762283,"model":"Llama-3.2-1B-Instruct","system_fingerprint":"local",
-           "object":"chat.completion.chunk"}
-"""
-TOK = """
-import asyncio
-
-async def generate(request):
-    known = {"max_tokens", "stop", "stop_token_ids_hidden", "min_tokens", "ignore_eos"}
-    assert request["stop_conditions"].keys() >= known, request
-    assert {"n", "best_of", "temperature", "top_p", "top_k", "min_p"} <= request["sampling_options"].keys(), request
-    yield {"token_ids":[request["token_ids"][0]]}
-    await asyncio.sleep(0.01)
-    yield {"token_ids":[791],"tokens":None,"text":None,"cum_log_probs":None,"log_probs":None,"finish_reason":None}
-"""
 
 
 def counts() -> str:
@@ -283,13 +311,16 @@ def table() -> str:
     head = f"""# The documents of the original, line by line
 
 Every command, request, format and snippet of the five documents that concerns running the system: {counts()}.
-`test_seeds.py` runs what works or differs, adapted only in model, port, path and context length. This page is written
-by `python -m tests.e2e.seeds`.
+`test_seeds*.py` run what works or differs, adapted only in model, port, path and context length; commands that need a
+GPU are read, and their settings compared. This page is written by `python -m tests.e2e.seeds`.
 
 | line | status | note |
 |---|---|---|
 """
-    rows = (f"| `{line.text.replace('|', chr(92) + '|')}` | {line.status} | {line.note} |" for line in LINES)
+    rows = (
+        f"| `{line.text.replace('|', chr(92) + '|').replace(chr(10), ' ⏎ ')}` | {line.status} | {line.note} |"
+        for line in LINES
+    )
     return head + "\n".join(rows) + "\n"
 
 

@@ -294,6 +294,7 @@ def test_look_before_serving(shared: Any) -> None:
     one = ("--leader-addr=127.0.0.1:9876", "--num-nodes=1", "--extra-engine-args", '{"speedup_ratio": 10}')
     usual = shared.run("dynamo-run", "in=http", "out=mocker", "sample", "--dry-run", *one)
     assert (usual.code, usual.err) == (0, ""), "one node has no leader; engine arguments may stand in the command"
+    assert '"speedup_ratio": 10' in usual.out
     fine = shared.run("dynamo", "config", "check", "configs/agg.yaml", "--output", "json").json
     assert (fine["graph"], "Worker" in fine["services"]) == ("graphs.agg:Frontend", True)
     facts = shared.run("dynamo", "env", "--output", "json").json

@@ -86,6 +86,35 @@ def test_workers_that_a_frontend_finds(machine: Any) -> None:
     assert {"dyn://own.place.answer", "dyn://own.other.generate"} <= set(found)
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize(("module", "needs"), [("mistralrs", "mistralrs"), ("llama_cpp", "llama_cpp")])
+def test_a_worker_of_a_real_engine_that_a_frontend_finds(machine: Any, module: str, needs: str) -> None:
+    pytest.importorskip(needs)
+    machine.env["RAYON_NUM_THREADS"] = "1"
+    model = "sample.gguf" if module == "llama_cpp" else "sample"
+    worker = machine.start(f"dynamo.{module}", "--model-path", model, "--endpoint", "dyn://real.place.answer")
+    worker.ready()
+    url = machine.start("dynamo.frontend", "--http-port", 0).ready()
+    machine.until(lambda: machine.serves(url))
+    question = "What is the capital of South Africa?"
+    assert machine.chat(url, question, temperature=0) == "The capital of South Africa is Pretoria."
+    assert "dyn://real.place.answer" in json.loads(machine.ask(url, "/health")[1])["endpoints"]
+    worker.end()
+
+
+@pytest.mark.parametrize("words", ["--num-gpu-blocks 8", "--num-gpu-blocks 8 other"])
+def test_a_model_that_no_word_is(shared: Any, words: str) -> None:
+    assert "needs a model" in shared.run("dynamo.vllm", *words.split()).mistake()
+
+
+def test_a_model_behind_a_flag_of_the_engine(shared: Any) -> None:
+    """It is found, so that what is told is what is missing next."""
+    if importlib.util.find_spec("vllm") is not None:
+        pytest.skip("the engine is installed")
+    assert "needs the package 'vllm'" in shared.run("dynamo.vllm", "--enforce-eager", "sample").mistake()
+    assert "reads no GGUF files" in shared.run("dynamo.vllm", "--enforce-eager", "sample.gguf").mistake()
+
+
 def test_words_behind_two_dashes_are_the_engines(machine: Any) -> None:
     words = ("in=http", "out=mocker", "sample", "--http-port=0", "--", "--num_gpu_blocks=33", "--speedup-ratio", 0)
     machine.start("dynamo-run", *words).ready()

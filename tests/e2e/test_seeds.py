@@ -1,112 +1,34 @@
-"""The documents that dynamod re-creates, walked: each of their lines in `seeds.LINES` that can run here is run.
+"""The documents that dynamod re-creates, walked on one machine: commands, engines, formats, Python files.
 
 A line is adapted in model, port, path and context length, and in nothing else.
 """
 
+import ast
 import importlib.util
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from dynamod.preprocess.locate import locate
 
 from ..hub import Hub
-from . import seeds
-from .nodes import models, on
+from . import seed_files
+from .nodes import models
 from .python_files import CHAT, OWN
-from .test_chat import FRONTEND, Terminal, piped
+from .test_chat import Terminal, piped
+from .walking import ASK_1B, ASK_3B, MODELS, PRETORIA, WALKED, adapted, ask, line_of, serve, text, walks
 
-WALKED: dict[str, set[str]] = {}
-"""Lines by the test that runs them."""
-
-PLACES = re.compile(r"(~|/data|/app|<)\S*|(Qwen|deepseek-ai|TinyLlama|meta-llama)/\S+")
-"""Words that are somebody's model: a folder, a placeholder or a repository of the hub."""
-
-pytestmark = [pytest.mark.engine, pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")]
-
-
-def walks(*lines: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The test runs these lines of the documents."""
-
-    def mark(test: Callable[..., None]) -> Callable[..., None]:
-        WALKED[test.__name__] = {*lines}
-        return test
-
-    return mark
-
-
-@pytest.fixture(autouse=True)
-def one_thread(machine: Any) -> None:
-    machine.env["RAYON_NUM_THREADS"] = "1"
-
-
-def adapted(line: str) -> list[str]:
-    """The words of a command with our model in place of theirs, GGUF or folder, and with a context that it has."""
-    words = shlex.split(line.removeprefix("./"))
-    for place, word in enumerate(words):
-        if place and words[place - 1] == "--context-length":
-            words[place] = "512"
-        elif word.endswith(".gguf") and words[place - 1] != "--model-name":
-            words[place] = str(locate("sample.gguf"))
-        elif PLACES.fullmatch(word):
-            words[place] = "sample" if words[place - 1] != "--model-config" else str(locate("sample"))
-    return words
-
-
-def serve(machine: Any, line: str, **env: str) -> str:
-    """Start what a line starts, wait until it is ready; its URL if it has one."""
-    words = adapted(line)
-    while "=" in words[0]:
-        name, _, value = words.pop(0).partition("=")
-        env[name] = value
-    if "in=http" in words:
-        words += ["--http-port", "0"]
-    url: str = machine.start(*words, **env).ready()
-    return url
-
-
-def ask(machine: Any, url: str, line: str, model: str = "sample") -> Any:
-    """Run a curl line, at our port and for our model; its text."""
-    words = [re.sub(r"(http://)?localhost:80[08]0", url, word) for word in shlex.split(line.removesuffix(" | jq"))]
-    if words[-1] == "...":
-        words[-1:] = ["-H", "Content-Type: application/json", f"{url}/v1/chat/completions"]
-    for place, word in enumerate(words):
-        if word.startswith("{"):
-            limit = {"max_tokens", "max_completion_tokens"} & json.loads(word).keys()
-            body = {**json.loads(word), "model": model, **dict.fromkeys(limit, 60)}
-            words[place] = json.dumps(body)
-    machine.ports.add(int(url.rpartition(":")[2]))
-    done = subprocess.run([*words, "-sSf"], capture_output=True, timeout=60, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def text(answer: str) -> str:
-    content: str = json.loads(answer)["choices"][0]["message"]["content"]
-    return content
-
-
-def line_of(start: str) -> str:
-    """The only line of the documents that begins so."""
-    (found,) = [line.text for line in seeds.LINES if line.text.startswith(start)]
-    return found
-
-
-MODELS = "curl localhost:8080/v1/models"
-ASK_3B, ASK_1B = (line_of(f'curl -d \'{{"model": "Llama-3.2-{size}-Instruct-Q4_K_M"') for size in ("3B", "1B"))
-PRETORIA = "The capital of South Africa is Pretoria."
-
-
-# One machine.
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(shutil.which("curl") is None, reason="no curl"),
+]
 
 
 @walks("dynamo-run --help", "dynamo-run in=http out=mistralrs -v", "dynamo-run in=text out=llamacpp -vv")
@@ -120,9 +42,12 @@ def test_help_and_an_engine_without_a_model(machine: Any) -> None:
 
 CHATS = (
     "dynamo-run Qwen/Qwen3-0.6B",
+    "dynamo-run Qwen/Qwen3-4B",
+    "dynamo-run Qwen/Qwen2.5-3B-Instruct",
     "dynamo-run in=text out=mistralrs Qwen/Qwen3-4B",
     "dynamo-run out=<engine> <HUGGING_FACE_ORGANIZATION/MODEL_NAME>",
     "dynamo-run Llama-3.2-3B-Instruct-Q4_K_M.gguf",
+    "dynamo-run Llama-3.2-1B-Instruct-Q4_K_M.gguf",
 )
 
 
@@ -140,6 +65,39 @@ def test_a_chat_in_the_terminal(machine: Any, line: str) -> None:
     chat.until("User ›")
     assert ("DEBUG" in chat.text) == debug
     assert chat.end("\x04") == 0
+
+
+@walks(line_of("dynamo-run in=["))
+def test_the_usage(machine: Any) -> None:
+    """Every flag of it at once, and every input and output."""
+    pytest.importorskip("mistralrs")
+    usage = line_of("dynamo-run in=[")
+    (machine.folder / "args.json").write_text("{}")
+    values = {"<path>": "sample", "<served-model-name>": "mine", "<hf-repo>": str(locate("sample")), "N": "512"}
+    values |= {"8080": "0", "random|round-robin|kv": "kv", "(-v|-vv)": "-v"}
+    given = [
+        f"{flag}{sign}{values.get(value, value)}".split()
+        for flag, sign, value in re.findall(r"\[(--[\w-]+)([= ])([^\]]+)\]", usage)
+    ]
+    assert len(given) == usage.count("[--") == 16
+    words = [word for words in given for word in words]
+    url = machine.start("dynamo-run", "in=http", "out=mistralrs", *words).ready()
+    assert text(ask(machine, url, ASK_3B, "mine")) == PRETORIA
+    machine.commands[-1].end()
+    for output in re.findall(r"[\w]+", usage[usage.index("out=") + 4 :].split()[0]):
+        shown = machine.run(
+            "dynamo-run", "in=http", f"out={output}", *(["sample"] if output != "dyn" else []), "--dry-run"
+        )
+        assert (shown.code, '"Frontend"' in shown.out) == (0, True), shown.err
+    shown = machine.run("dynamo-run", "in=dyn://a.b.c", "out=mistralrs", "sample", "--dry-run")
+    assert "Worker dyn://a.b.c" in shown.out
+    (machine.folder / "prompts").mkdir()
+    for name in ("one", "two"):
+        (machine.folder / f"prompts/{name}.jsonl").write_text(f'{{"text": "{name}"}}\n')
+    done = piped(machine, "", "in=batch:prompts", "out=echo_full")
+    assert done.returncode == 0, done.stderr
+    for name in ("one", "two"):
+        assert json.loads((machine.folder / f"prompts/{name}.output.jsonl").read_text())["response"] == name
 
 
 @walks("HF_TOKEN", "hf://")
@@ -196,6 +154,7 @@ def test_http(machine: Any) -> None:
 @walks(
     "dynamo-run in=text out=llamacpp <model> -vv",
     "dynamo-run out=llamacpp ~/llms/gemma-3-1b-it-q4_0.gguf",
+    "dynamo-run out=llamacpp ~/llms/Qwen3-0.6B-Q8_0.gguf",
     line_of("dynamo-run out=llamacpp ~/llms/Llama-4"),
     line_of("dynamo-run out=llama_cpp"),
 )
@@ -211,12 +170,22 @@ def test_llamacpp(machine: Any) -> None:
         assert chat.end("\x04") == 0
 
 
+@walks("python -m dynamo.llama_cpp --model-path ~/llms/Qwen3-0.6B-Q8_0.gguf")
+def test_a_worker_of_llamacpp(machine: Any) -> None:
+    pytest.importorskip("llama_cpp")
+    (line,) = WALKED["test_a_worker_of_llamacpp"]
+    serve(machine, line.removeprefix("python -m "))
+    url = serve(machine, "dynamo-run in=http out=auto")
+    machine.until(lambda: machine.serves(url))
+    assert text(ask(machine, url, ASK_3B)) == PRETORIA
+
+
 @walks(
     "dynamo-run in=http out=echo_full --model-name my_model",
     "dynamo-run in=http out=echo_full",
     "DYN_TOKEN_ECHO_DELAY_MS=1 dynamo-run in=http out=echo_full",
     "dynamo-run in=http out=echo_core --model-path <hf-repo-checkout>",
-    line_of("curl -N"),
+    line_of("curl -N -d"),
 )
 def test_echo(machine: Any) -> None:
     for line in (
@@ -230,10 +199,9 @@ def test_echo(machine: Any) -> None:
         assert text(ask(machine, url, ASK_3B, model)) == "What is the capital of South Africa?"
         machine.commands[-1].end()
     url = serve(machine, "dynamo-run in=http out=echo_core --model-path <hf-repo-checkout>")
-    events = [line[6:] for line in ask(machine, url, line_of("curl -N")).splitlines() if line.startswith("data: {")]
+    events = [line[6:] for line in ask(machine, url, line_of("curl -N -d")).splitlines() if line.startswith("data: {")]
     told = "".join(json.loads(event)["choices"][0]["delta"].get("content") or "" for event in events)
-    assert "Tell me a story" in told
-    assert "<|im_start|>" in told or "user" in told, "the whole template"
+    assert told == "<|im_start|>user\nTell me a story<|im_end|>\n<|im_start|>assistant\n"
 
 
 @walks(
@@ -262,20 +230,42 @@ def test_a_batch(machine: Any) -> None:
     "dynamo-run out=pystr:/home/user/my_python_engine.py",
     "dynamo-run out=pytok:/home/user/my_python_engine.py --model-path <hf-repo-checkout>",
     "async def generate(request):",
+    seed_files.CHUNK,
+    line_of("{'token_ids'"),
+    seed_files.TOKENS,
 )
 def test_an_engine_in_a_python_file(machine: Any) -> None:
     for line, file in (
-        ("dynamo-run out=pystr:/home/user/my_python_engine.py", seeds.STR),
-        ("dynamo-run out=pytok:/home/user/my_python_engine.py --model-path <hf-repo-checkout>", seeds.TOK),
+        ("dynamo-run out=pystr:/home/user/my_python_engine.py", seed_files.STR),
+        ("dynamo-run out=pytok:/home/user/my_python_engine.py --model-path <hf-repo-checkout>", seed_files.TOK),
     ):
         (machine.folder / "my_python_engine.py").write_text(file)
         words = [word.replace("/home/user", str(machine.folder)) for word in adapted(line)[1:]]
         done = piped(machine, "What is the capital of France?", *words)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.strip() if file is seeds.TOK else done.stdout == "The capital of France is Paris.\n"
+        assert done.stdout.strip() if file is seed_files.TOK else done.stdout == "The capital of France is Paris.\n"
+    shown = ast.literal_eval(line_of("{'token_ids'").replace("... lots more ... ", ""))
+    request = ast.literal_eval((machine.folder / "request.txt").read_text())
+    assert request.keys() >= shown.keys()
+    for name in ("stop_conditions", "sampling_options"):
+        assert request[name].keys() >= shown[name].keys()
+    tokenizer = Tokenizer.from_file(str(locate("sample") / "tokenizer.json"))
+    prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(request["token_ids"], skip_special_tokens=False) == prompt
+    stops = {**shown["stop_conditions"], "stop_token_ids_hidden": request["eos_token_ids"]}
+    stops["max_tokens"] = 2048 - len(request["token_ids"])  # the sample has no room for 8192
+    assert request["stop_conditions"] == stops
+    assert len(request["eos_token_ids"]) > 0
+    assert re.fullmatch("[0-9a-f]{64}", request["mdc_sum"])
+    assert request["annotations"] == shown["annotations"]
 
 
-@walks("await register_llm(model_type, endpoint, model_path)", "ModelType.Chat", "ModelType.Completion")
+@walks(
+    "await register_llm(model_type, endpoint, model_path)",
+    "ModelType.Backend",
+    "ModelType.Chat",
+    "ModelType.Completion",
+)
 def test_python_files_that_register_themselves(machine: Any) -> None:
     assert "await register_llm(model_type, endpoint, model_path)" in OWN
     url = serve(machine, "dynamo-run in=http out=auto")
@@ -288,209 +278,13 @@ def test_python_files_that_register_themselves(machine: Any) -> None:
     assert json.loads(written)["choices"][0]["text"] == "cba"
 
 
-# Several processes and nodes.
-
-
-@walks(
-    line_of("nats-server"),
-    "dynamo-run in=http out=auto",
-    "dynamo-run in=http out=dyn",
-    "dynamo-run in=dyn://llama3B.backend.generate out=mistralrs ~/llms/Llama-3.2-3B-Instruct",
-    "dynamo-run in=http out=dyn://llama3B_pool",
-    "dynamo-run in=dyn://llama3B_pool out=mistralrs ~/llm_models/Llama-3.2-3B-Instruct",
-    "dyn://test",
-)
-def test_two_nodes(machine: Any, shared_servers: Any) -> None:
-    pytest.importorskip("mistralrs")
-    for front, worker in (
-        (
-            "dynamo-run in=http out=auto",
-            "dynamo-run in=dyn://llama3B.backend.generate out=mistralrs ~/llms/Llama-3.2-3B-Instruct",
-        ),
-        ("dynamo-run in=http out=dyn", "dynamo-run in=dyn://test out=mistralrs ~/llms/Llama-3.2-3B-Instruct"),
-        (
-            "dynamo-run in=http out=dyn://llama3B_pool",
-            "dynamo-run in=dyn://llama3B_pool out=mistralrs ~/llm_models/Llama-3.2-3B-Instruct",
-        ),
-    ):
-        url = serve(machine, front, **on(machine, shared_servers, "one"))
-        serve(machine, worker, **on(machine, shared_servers, "two"))
-        machine.until(lambda url=url: machine.serves(url))
-        assert text(ask(machine, url, ASK_3B)) == PRETORIA
-        for command in machine.commands[-2:]:
-            command.end()
-
-
-@walks(line_of("nats-server"))
-def test_the_nats_server_of_the_guide(machine: Any) -> None:
-    """With its flags, at a free port; a worker at a fixed address needs nothing else."""
-    words = shlex.split(line_of("nats-server").replace("$(mktemp -d)", str(machine.folder / "js")))
-    beside = Path(sys.executable).parent / "nats-server"
-    program = str(beside) if beside.is_file() else shutil.which("nats-server")
-    if program is None:
-        pytest.skip("no nats-server")
-    port = machine.port()
-    server = subprocess.Popen([program, *words[1:], "-p", str(port)], stderr=subprocess.DEVNULL)
-    try:
-        cluster = {"NATS_SERVER": f"nats://127.0.0.1:{port}", "DYNAMOD_CLUSTER": "auto"}
-        line = line_of("dynamo-run in=http out=dyn://dynamo.backend.generate")
-        one, two = (
-            {**cluster, "DYNAMOD_NODE": node, "DYNAMOD_SOCKET": str(machine.folder / f"{node}.sock")}
-            for node in ("one", "two")
-        )
-        url = serve(machine, line, **one)
-        serve(machine, "dynamo-run in=dyn://dynamo.backend.generate out=mocker sample --static-worker", **two)
-        machine.until(lambda: "Qwen3-0.6B-Q8_0.gguf" in machine.ask(url, "/v1/models")[1])
-        assert text(ask(machine, url, ASK_3B, "Qwen3-0.6B-Q8_0.gguf"))
-        for command in machine.commands:
-            command.end()
-    finally:
-        server.terminate()
-        server.wait(10)
-
-
-@walks(
-    "dynamo-run in=dyn://qwen3-32b.backend.generate /data/Qwen3-32B",
-    "dynamo-run in=dyn://llama3-1-8b.backend.generate /data/Llama-3.1-8B-Instruct/",
-    "llama3-1-8b.backend.load_metrics",
-)
-def test_two_instances_and_two_models(machine: Any) -> None:
-    pytest.importorskip("mistralrs")
+@walks("model_name", "context_length", "kv_cache_block_size", "user_data")
+def test_keywords_of_register_llm(machine: Any) -> None:
+    """What clients see of them; the card is held against them in tests/sdk/test_runtime.py."""
+    assert all(f"{name}=" in seed_files.KEYWORDS for name in WALKED["test_keywords_of_register_llm"])
     url = serve(machine, "dynamo-run in=http out=auto")
-    for line, name in (
-        ("dynamo-run in=dyn://qwen3-32b.backend.generate /data/Qwen3-32B", "Qwen3-32B"),
-        ("dynamo-run in=dyn://qwen3-32b.backend.generate /data/Qwen3-32B", "Qwen3-32B"),
-        ("dynamo-run in=dyn://llama3-1-8b.backend.generate /data/Llama-3.1-8B-Instruct/", "Llama-3.1-8B-Instruct"),
-    ):
-        serve(machine, f"{line} --model-name {name}")
-    machine.until(lambda: json.loads(machine.ask(url, "/v1/models")[1])["data"].__len__() == 2)
-    instances = json.loads(machine.ask(url, "/health")[1])["instances"]
-    places = sorted(f"{one['namespace']}.{one['component']}.{one['endpoint']}" for one in instances)
-    assert places == ["llama3-1-8b.backend.generate", *["qwen3-32b.backend.generate"] * 2]
-    assert len({one["instance_id"] for one in instances}) == 3
-    for name in ("Qwen3-32B", "Llama-3.1-8B-Instruct"):
-        assert text(ask(machine, url, ASK_3B, name)) == PRETORIA
-    machine.script(seeds.METRICS, name="metrics").prints("kv_total_blocks")
-
-
-@walks(
-    line_of("echo '{"),
-    line_of("dynamo-run in=dyn://dynamo.mocker.generate"),
-    "dynamo-run in=http out=auto --router-mode kv",
-    "dynamo-run in=http out=dyn --router-mode kv",
-    "--router-mode random|round-robin",
-    "--kv-overlap-score-weight",
-    "--router-temperature",
-    "--use-kv-events",
-    "dynamo-run in=dyn://... out=<engine> ... --migration-limit=3",
-)
-def test_mockers_behind_routers(machine: Any) -> None:
-    subprocess.run(["bash", "-c", line_of("echo '{")], cwd=machine.folder, check=True)
-    mocker = line_of("dynamo-run in=dyn://dynamo.mocker.generate")
-    for more in ("", " --migration-limit=3"):
-        serve(machine, mocker + more)
-    for front in (
-        "dynamo-run in=http out=auto --router-mode kv",
-        "dynamo-run in=http out=dyn --router-mode kv --kv-overlap-score-weight 0 --router-temperature 0.5",
-        "dynamo-run in=http out=auto --router-mode random",
-        "dynamo-run in=http out=auto --router-mode kv --use-kv-events false",
-    ):
-        url = serve(machine, front)
-        machine.until(lambda url=url: machine.serves(url))
-        assert text(ask(machine, url, ASK_3B))
-        machine.commands[-1].end()
-
-
-@walks(
-    line_of("dynamo-run in=http out=dyn://dynamo.backend.generate"),
-    line_of("dynamo-run in=dyn://dynamo.backend.generate out=llamacpp"),
-)
-def test_a_static_worker_of_llamacpp(machine: Any) -> None:
-    pytest.importorskip("llama_cpp")
-    url = serve(machine, line_of("dynamo-run in=http out=dyn://dynamo.backend.generate"))
-    serve(machine, line_of("dynamo-run in=dyn://dynamo.backend.generate out=llamacpp"))
-    machine.until(lambda: "Qwen3-0.6B-Q8_0.gguf" in machine.ask(url, "/v1/models")[1])
-    assert text(ask(machine, url, ASK_3B, "Qwen3-0.6B-Q8_0.gguf")) == PRETORIA
-
-
-@walks(
-    "cd examples/llm",
-    "dynamo serve graphs.agg:Frontend -f configs/agg.yaml",
-    line_of("| MODEL TYPE"),
-    line_of("curl localhost:8000/v1/chat/completions"),
-)
-def test_serve(machine: Any) -> None:
-    pytest.importorskip("mistralrs")
-    folder = machine.folder / "examples/llm"
-    folder.mkdir(parents=True)
-    words = shlex.split("dynamo serve graphs.agg:Frontend -f configs/agg.yaml")
-    command = machine.start(*words, "--Frontend.port=0", cwd=folder)
-    url = command.ready()
-    assert command.out.startswith("Added new chat model sample\n")
-    heads = [re.sub(" +", " ", line) for line in command.out.splitlines() if line.startswith("| MODEL TYPE")]
-    assert heads[0] == re.sub(" +", " ", line_of("| MODEL TYPE"))
-    answer = ask(machine, url, line_of("curl localhost:8000/v1/chat/completions"))
-    assert json.loads(answer).keys() >= {"id", "choices", "created", "model", "object", "usage"}
-    assert json.loads(answer)["choices"][0]["message"]["role"] == "assistant"
-
-
-@walks("python -m dynamo.frontend --interactive", "python -m dynamo.frontend [--http-port 8080]")
-def test_the_frontend(machine: Any) -> None:
-    front = machine.start("dynamo.frontend", "--http-port", machine.port())
-    url = front.ready()
-    serve(machine, "dynamo-run in=dyn://test out=echo_core sample")
-    machine.until(lambda: machine.serves(url))
-    assert "Hello" in text(ask(machine, url, line_of("curl localhost:8000/v1/chat/completions")))
-    front.end()
-    chat = Terminal(machine, "--interactive", entry=FRONTEND)
-    chat.until("Talking to sample")
-    chat.until("User ›")
-    assert chat.end("\x04") == 0
-
-
-# Engines with environments of their own, and the table.
-
-
-@walks(*(line.text for line in seeds.HEAVY))
-@pytest.mark.heavy
-@pytest.mark.parametrize("line", [line.text for line in seeds.HEAVY])
-def test_vllm_and_sglang(machine: Any, line: str) -> None:
-    variable = f"DYNAMOD_TEST_{'VLLM' if 'vllm' in line else 'SGLANG'}_PYTHON"
-    if not (python := os.environ.get(variable, "")):
-        pytest.skip(f"{variable} names no python")
-    machine.env["OMP_NUM_THREADS"] = "1"
-    words = adapted(line.replace("dynamo run", "dynamo-run").removeprefix("python -m "))
-    if "--help" in words:
-        command = [python, "-m", *words]
-        shown = subprocess.run(command, env=machine.environ(), capture_output=True, text=True, timeout=120)
-        own = "--max-num-seqs" if "vllm" in line else "--page-size"
-        assert {own, "--endpoint"} <= {*re.findall(r"--[\w-]+", shown.stdout)}, shown.stderr
-        return
-    if "--extra-engine-args" in words:
-        (machine.folder / words[-1]).write_text('{"dtype": "float32", "trust_remote_code": true}')
-    words += ["--python", python]
-    if words[0] == "dynamo-run" and not any(word.startswith("in=") for word in words):
-        chat = Terminal(machine, *words[1:])
-        chat.until("User ›", 300)
-        chat.type("What is the capital of South Africa?\r")
-        chat.until(PRETORIA)
-        chat.until("User ›")
-        assert chat.end("\x04", 20) == 0
-        return
-    alone = "in=http" in words
-    worker = machine.start(*words, *(["--http-port", "0"] if alone else []))
-    url = "" if alone else serve(machine, "dynamo-run in=http out=auto")
-    said = worker.prints(r"ready(?:: (\S+))?\n", 300)[1]
-    url = url or said
-    machine.until(lambda: machine.serves(url))
-    assert text(ask(machine, url, ASK_3B)) == PRETORIA
-
-
-def test_every_line_is_walked_and_the_table_is_true(capsys: pytest.CaptureFixture[str]) -> None:
-    runs = {line.text for line in seeds.LINES if line.status in ("works", "differs")}
-    walked = {text for lines in WALKED.values() for text in lines}
-    assert walked == runs
-    assert len({line.text for line in seeds.LINES}) == len(seeds.LINES)
-    assert (Path(__file__).parent / "SEEDS.md").read_text() == seeds.table()
-    with capsys.disabled():
-        print(f"\nlines of the documents: {seeds.counts()}")
+    machine.script(seed_files.KEYWORDS, name="keywords")
+    machine.until(lambda: "mine" in models(machine, url))
+    assert machine.chat(url, "hello", model="mine", ignore_eos=True) == "user\nhello\nassistant\n"
+    status, refused = machine.ask(url, "/v1/completions", {"model": "mine", "prompt": "one " * 80})
+    assert (status, json.loads(refused)["error"]["code"]) == (400, "context_length_exceeded")

@@ -15,6 +15,7 @@ from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.completions import Completions, prompts_of
 from dynamod.ingress.base import Job
 from dynamod.ingress.lowering import Lowered, Served, _seeded, check_served
+from dynamod.ingress.parsing import skips_special
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, TooLarge
 from dynamod.message.openai import (
@@ -61,6 +62,13 @@ def test_who_continues() -> None:
     assert not Capabilities().continues
     assert Capabilities(greedy_continuation=True).continues
     assert Capabilities(exact_continuation=True).continues
+
+
+@given(st.booleans(), st.none() | st.booleans())
+def test_special_tokens_are_shown_as_the_client_says_or_the_engine(verbatim: bool, asked: bool | None) -> None:
+    card = ModelCard("m", capabilities=Capabilities(verbatim=verbatim))
+    for request in (chat(skip_special_tokens=asked), completion(skip_special_tokens=asked)):
+        assert skips_special(request, card) == (not verbatim if asked is None else asked)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ class Names:
             count *= int(values.get(name) or 1)
         count = max(1, count // int(values.get("nnodes") or 1))
         given = environ.get("CUDA_VISIBLE_DEVICES")
-        there = given.split(",") if given else [str(number) for number in range(base + count)]
+        there = [str(number) for number in range(base + count)] if given is None else given.split(",") if given else []
         if len(chosen := there[base : base + count]) < count:
             problem = f"--base-gpu-id {base}: {count} GPUs from there on, and there are {len(there)}"
             raise UserError(problem, "see nvidia-smi")

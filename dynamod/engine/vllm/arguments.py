@@ -23,10 +23,12 @@ NAMES = Names(
     },
     sizes=("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
 )
+PREFILL_CONTEXT = "prefill_context_parallel_size"
+"""Another factor of the number of GPUs."""
 
 
 def config_paths(options: EngineOptions) -> dict[str, Any]:
-    """Where tokenizer and configuration are when the weights, in a GGUF file, have none."""
+    """Where tokenizer and configuration are when they are not beside the weights."""
     path = options.config_path
     return {} if path is None else {"hf_config_path": str(path), "tokenizer": str(path)}
 
@@ -41,12 +43,41 @@ def leader(values: Mapping[str, Any], address: str) -> dict[str, Any]:
     return {**values, **ours}
 
 
-def defaults(values: Mapping[str, Any], *, sockets: str, kv_bytes: int = 0, cpu: bool = False) -> dict[str, Any]:
+def over_nodes(values: Mapping[str, Any], devices: int) -> dict[str, Any]:
+    """`values` with all GPUs of all nodes for one engine that runs on several, where no size of it is given.
+
+    `devices`: GPUs that each node gives, 0 on CPUs, which count as one. Leader and followers come to the same size if
+    none of them is told, and none has more GPUs than another.
+    """
+    nodes = int(values.get("nnodes") or 1)
+    if nodes == 1 or any(name in values for name in (*NAMES.sizes, PREFILL_CONTEXT)):
+        return {**values}
+    return {**values, "tensor_parallel_size": nodes * max(1, devices)}
+
+
+def _needs_ray(values: Mapping[str, Any], devices: int | None) -> bool:
+    """VLLM itself refuses a world that is larger than its node, though a Ray cluster may have what it lacks."""
+    world = 1
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", PREFILL_CONTEXT):
+        world *= int(values.get(name) or 1)
+    return devices is not None and world > devices
+
+
+def defaults(
+    values: Mapping[str, Any],
+    *,
+    sockets: str,
+    kv_bytes: int = 0,
+    cpu: bool = False,
+    devices: int | None = None,
+    ray: bool = False,
+) -> dict[str, Any]:
     """`values` with what is better here than vLLM's own defaults, where nothing is given.
 
     Tokens go in and out: a tokenizer is needed for forms of answers only, and read where there is one. On a CPU
     compiling takes half a minute of the start, and more at the first request with logprobs. `sockets`: beginning of the
-    paths of those for KV events. `kv_bytes`: for the KV cache, 0: vLLM's own.
+    paths of those for KV events. `kv_bytes`: for the KV cache, 0: vLLM's own. `devices`: GPUs of this node, None: not
+    counted; `ray`: it is installed.
     """
     events = {
         "enable_kv_cache_events": values.get("enable_prefix_caching") is not False,
@@ -63,6 +94,8 @@ def defaults(values: Mapping[str, Any], *, sockets: str, kv_bytes: int = 0, cpu:
     }
     if values.get("nnodes", 1) > 1:
         own["distributed_executor_backend"] = "mp"
+    elif ray and _needs_ray(values, devices):
+        own["distributed_executor_backend"] = "ray"
     if cpu:
         own["enforce_eager"] = True
     if kv_bytes:

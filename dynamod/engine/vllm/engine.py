@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import importlib
+import importlib.util
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from ..adapter.ports import ReservedPorts
 from ..adapter.tiers import HostTier, split
 from ..lora import LATE, check_folder
 from ..own_transfer import digest
-from .arguments import NAMES, config_paths, defaults, leader
+from .arguments import NAMES, config_paths, defaults, leader, over_nodes
 from .lora import VllmAdapters, with_lora
 from .request import logprobs, prompt_logprobs, sampling
 from .statistics import Statistics
@@ -159,11 +160,15 @@ class Vllm(AdapterEngine):
         words = NAMES.parsed(AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()), argv) if argv else {}
         values = {**config_paths(self.options), **NAMES.merged(options, known, words)}
         values = leader(values, self.options.leader_addr)
-        if (chosen := NAMES.devices(os.environ, self.options.base_gpu_id, values)) is not None:
+        cpu, base = bool(current_platform.is_cpu()), self.options.base_gpu_id
+        values = over_nodes(values, 0 if cpu else current_platform.device_count() - base)
+        if (chosen := NAMES.devices(os.environ, base, values)) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = chosen
-        cpu = bool(current_platform.is_cpu())
+        devices = None if cpu else current_platform.device_count()
+        ray = importlib.util.find_spec("ray") is not None
         kv_bytes = _kv_bytes() if cpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE") else 0
-        values = defaults(values, sockets=self.socket_prefix(), kv_bytes=kv_bytes, cpu=cpu)
+        sockets = self.socket_prefix()
+        values = defaults(values, sockets=sockets, kv_bytes=kv_bytes, cpu=cpu, devices=devices, ray=ray)
         self.host_tier = HostTier() if tiers.tiered else None
         values = with_lora(values, self.options.lora, cpu=cpu)
         values = with_tier(values, tiers, options.disaggregation_mode, cpu=cpu)

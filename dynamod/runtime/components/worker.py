@@ -12,7 +12,7 @@ from dynamod.actor import ActorError, handle
 from dynamod.discovery.adapters import AdapterChanges
 from dynamod.discovery.keys import ADAPTERS
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
-from dynamod.engine.names import engine_class
+from dynamod.engine.names import engine_class, require_format
 from dynamod.graph.typed import validate
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import DynamodError, UserError
@@ -89,6 +89,7 @@ class WorkerComponent(Worker):
         settings, fetch = self._settings, self._ctx.fetch
         entry = settings.entry
         path = await fetch(settings.model, weights=entry.weights) if entry.model else None
+        require_format(settings.name, path)
         config_path = await fetch(settings.model_config, weights=False) if settings.model_config else None
         sockets = Path(self._ctx.process_context.plan.server).parent
         options = settings.options(path, config_path)

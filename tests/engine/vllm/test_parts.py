@@ -12,7 +12,7 @@ import pytest
 from dynamod.engine.adapter.arguments import listened
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import ENGINES, require_installed
-from dynamod.engine.vllm.arguments import NAMES, config_paths, defaults, leader
+from dynamod.engine.vllm.arguments import NAMES, config_paths, defaults, leader, over_nodes
 from dynamod.engine.vllm.engine import Vllm
 from dynamod.engine.vllm.request import logprobs, prompt_logprobs, sampling
 from dynamod.message import tokens
@@ -83,7 +83,7 @@ def test_a_tokenizer_is_read_where_there_is_one(tmp_path: Path) -> None:
     assert defaults({"model": str(tmp_path)}, sockets="")["skip_tokenizer_init"] is True
     (tmp_path / "tokenizer.json").touch()
     assert defaults({"model": str(tmp_path)}, sockets="")["skip_tokenizer_init"] is False
-    assert defaults({"model": "m.gguf", "tokenizer": str(tmp_path)}, sockets="")["skip_tokenizer_init"] is False
+    assert defaults({"model": "/m", "tokenizer": str(tmp_path)}, sockets="")["skip_tokenizer_init"] is False
     given = {"model": str(tmp_path), "skip_tokenizer_init": True}
     assert defaults(given, sockets="")["skip_tokenizer_init"] is True
 
@@ -135,6 +135,46 @@ def test_devices() -> None:
     assert NAMES.devices({"CUDA_VISIBLE_DEVICES": "4,5,7"}, 1, {"pipeline_parallel_size": 2}) == "5,7"
     with pytest.raises(UserError, match="--base-gpu-id 2: 2 GPUs from there on, and there are 3"):
         NAMES.devices({"CUDA_VISIBLE_DEVICES": "4,5,7"}, 2, {"data_parallel_size": 2})
+    with pytest.raises(UserError, match="--base-gpu-id 1: 1 GPUs from there on, and there are 0"):
+        NAMES.devices({"CUDA_VISIBLE_DEVICES": ""}, 1, {})
+
+
+@pytest.mark.parametrize(
+    ("values", "there", "backend"),
+    [
+        ({"tensor_parallel_size": 16}, 8, "ray"),
+        ({"tensor_parallel_size": 8, "pipeline_parallel_size": 2}, 8, "ray"),
+        ({"tensor_parallel_size": 8, "prefill_context_parallel_size": 2}, 8, "ray"),
+        ({"tensor_parallel_size": 8, "nnodes": 1}, 8, None),
+        ({"tensor_parallel_size": 8, "data_parallel_size": 2}, 8, None),
+        ({"tensor_parallel_size": 16, "nnodes": 2}, 8, "mp"),
+        ({"tensor_parallel_size": 16, "distributed_executor_backend": "mp"}, 8, "mp"),
+        ({}, 8, None),
+        ({"tensor_parallel_size": 2}, None, None),
+    ],
+)
+def test_ray_where_the_gpus_of_this_node_are_too_few(values: dict[str, Any], there: int | None, backend: Any) -> None:
+    assert defaults(values, sockets="", devices=there, ray=True).get("distributed_executor_backend") == backend
+    without = defaults(values, sockets="", devices=there, ray=False).get("distributed_executor_backend")
+    assert without == (None if backend == "ray" else backend)
+
+
+@pytest.mark.parametrize(
+    ("values", "there", "size"),
+    [
+        ({"nnodes": 2}, 4, 8),
+        ({"nnodes": 2, "node_rank": 1}, 4, 8),
+        ({"nnodes": 3}, 0, 3),  # a CPU each
+        ({"nnodes": 2, "tensor_parallel_size": 2}, 4, 2),
+        ({"nnodes": 2, "pipeline_parallel_size": 2}, 4, None),
+        ({"nnodes": 2, "data_parallel_size": 2}, 4, None),
+        ({"nnodes": 1}, 4, None),
+        ({}, 4, None),
+    ],
+)
+def test_all_gpus_of_several_nodes_where_no_size_is_given(values: dict[str, Any], there: int, size: int | None) -> None:
+    made = over_nodes(values, there)
+    assert made == ({**values, "tensor_parallel_size": size} if size else values)
 
 
 def request(prior: tuple[int, ...] = (), stops: Stops = Stops(), **fields: Any) -> Generate:

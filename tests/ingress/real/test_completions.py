@@ -109,7 +109,8 @@ async def test_a_suffix_where_the_model_fills_in(
 
         for url in (strict, lax):
             status, answer = await ask(url, "coder")
-            assert (status, [one["text"] for one in answer["choices"]]) == (200, ["def f(): pass", "x =): pass"])
+            prompts = [f"<|fim_prefix|>{text}<|fim_suffix|>): pass<|fim_middle|>" for text in body["prompt"]]
+            assert (status, [one["text"] for one in answer["choices"]]) == (200, prompts)
         status, answer = await ask(strict, "sample")
         assert (status, answer["error"]["param"], answer["error"]["code"]) == (400, "suffix", "unsupported_parameter")
         status, answer = await ask(lax, "sample")

@@ -33,9 +33,11 @@ async def ask(house: Any, serve: Any, until: Any) -> AsyncIterator[Ask]:
     url = await serve()
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused") as client:
 
-        async def ask(text: str, model: str = "sample", **fields: Any) -> list[dict[str, Any]]:
+        async def ask(
+            text: str, model: str = "sample", *, skip_special: bool | None = None, **fields: Any
+        ) -> list[dict[str, Any]]:
             body = {"model": model, "messages": [{"role": "user", "content": text}], "tools": TOOLS} | fields
-            more = {"extra_body": {"nvext": {"use_raw_prompt": True}}}
+            more = {"extra_body": {"nvext": {"use_raw_prompt": True}, "skip_special_tokens": skip_special}}
             answer = await client.chat.completions.create(**body, **more)
             whole = [one.model_dump(exclude_none=True) for one in answer.choices]
             found = [{"finish": one["finish_reason"], **plain(one["message"])} for one in whole]
@@ -155,7 +157,8 @@ async def test_a_call_that_is_complete_but_for_its_closing_marker(ask: Ask) -> N
 async def test_markup_that_is_no_call_is_text(ask: Ask) -> None:
     assert await ask("a <tool_call>none</tool_call> b") == [{"finish": "stop", "content": "a noneb"}]
     assert await ask("1 < 2 <tool") == [{"finish": "stop", "content": "1 < 2 <tool"}]
-    assert await ask("x <|im_start|>y") == [{"finish": "stop", "content": "x y"}]
+    assert await ask("x <|im_start|>y", skip_special=True) == [{"finish": "stop", "content": "x y"}]
+    assert await ask("x <|im_start|>y") == [{"finish": "stop", "content": "x <|im_start|>y"}], "echo_core's answer"
 
 
 async def test_stop_strings_see_the_text_of_the_model(ask: Ask) -> None:
