@@ -5,8 +5,8 @@ from typing import Any
 
 from dynamod.engine.llamacpp.handoff import Export, HeldRequest, Shared, Totals
 from dynamod.engine.llamacpp.kv_cells import Cells, Operation, Sequence
-from dynamod.engine.llamacpp.ranges import Transfer
 from dynamod.engine.llamacpp.scheduler import Row, Scheduler
+from dynamod.engine.llamacpp.transfers import Transfer
 from dynamod.kvcache.hashes import PrefixHashes, block_hashes
 from dynamod.message import tokens
 from dynamod.message.kv_events import Removed, Stored
