@@ -2,41 +2,20 @@
 
 import json
 import os
-import random
 import signal
 from typing import Any
 
 import pytest
 
+from .disagg import answers
 from .nodes import Servers, front, instances, on
 
 pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
 
 PROMPTS, FEW = 200, 24
-"""Half of them greedy, half of them seeded."""
 EXACT = {"flash_attn": "off", "split_tail": True, "n_threads": 1}
 """Flash attention adds up in an order that depends on where the KV cells lie. The tail of a prompt is what the worker
 that reads the blocks computes itself: one that does all cuts there, too."""
-
-
-def noise(number: int) -> list[int]:
-    """A prompt of ids that were drawn."""
-    draw = random.Random(number)
-    return [draw.randrange(300, 1000) for _ in range(draw.randrange(40, 300))]
-
-
-def answers(machine: Any, url: str, count: int = PROMPTS, first: int = 0) -> list[Any]:
-    """Texts, and all log probabilities, one request at a time."""
-    found = []
-    for number in range(first, first + count):
-        body = {"model": "sample", "prompt": noise(number), "max_tokens": 12, "logprobs": 2}
-        if number % 2:
-            body |= {"temperature": 1.0, "seed": number}
-        status, text = machine.ask(url, "/v1/completions", {"temperature": 0, **body})
-        assert status == 200, text
-        choice = json.loads(text)["choices"][0]
-        found.append((choice["text"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]))
-    return found
 
 
 def handoffs(machine: Any) -> list[dict[str, Any]]:
@@ -48,7 +27,7 @@ def test_the_answers_are_those_of_one_worker(machine: Any) -> None:
     arguments = json.dumps(EXACT)
     words = ("out=llamacpp", "sample.gguf", "--model-name", "sample", "--extra-engine-args", arguments)
     alone = machine.start("dynamo-run", "in=http", *words, "--http-port=0")
-    expected = answers(machine, alone.ready())
+    expected = answers(machine, alone.ready(), PROMPTS)
     alone.end()
 
     command = machine.start(
@@ -58,7 +37,7 @@ def test_the_answers_are_those_of_one_worker(machine: Any) -> None:
         "--Processor.max-local-prefill-length=16",
     )
     url = command.ready()
-    assert answers(machine, url) == expected
+    assert answers(machine, url, PROMPTS) == expected
     (reader,) = [one for one in handoffs(machine) if one["sessions"] is None]
     assert (reader["transfers"], reader["failed"]) == (PROMPTS, 0), reader
     (source,) = [one["sessions"] for one in handoffs(machine) if one["sessions"]]
