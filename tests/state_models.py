@@ -1,5 +1,6 @@
 """Models of llama.cpp whose KV cells cannot be exported by positions. They say nonsense, but always the same."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,48 @@ def recurrent(path: Path, width: int = 64, layers: int = 2) -> Path:
     return _written(writer, path)
 
 
-def _writer(path: Path, architecture: str, reader: Any, **changed: int) -> Any:
+def hybrid(path: Path) -> Path:
+    """The sample's weights under an architecture in which every second layer has a short convolution for attention."""
+    kernel = 3
+    draw = np.random.default_rng(6)
+    reader = GGUFReader(sample.path("sample.gguf"))
+    kept = [layer % 2 for layer in range(4)]
+    writer = _writer(path, "lfm2", reader, ("attention.head_count_kv",))
+    writer.add_head_count_kv(kept)
+    writer.add_shortconv_l_cache(kernel)
+    for tensor in reader.tensors:
+        block, layer, name = _parts(tensor.name)
+        if block and not kept[layer] and name.startswith("attn_") and name != "attn_norm.weight":
+            continue
+        writer.add_tensor("token_embd_norm.weight" if tensor.name == "output_norm.weight" else tensor.name, tensor.data)
+    width = 192
+    for layer, attends in enumerate(kept):
+        block = f"blk.{layer}."
+        if attends:
+            for name in ("attn_q_norm", "attn_k_norm"):
+                writer.add_tensor(f"{block}{name}.weight", np.ones(64, np.float32))
+            continue
+        for name, shape in (("conv", (width, kernel)), ("in_proj", (3 * width, width)), ("out_proj", (width, width))):
+            drawn = draw.standard_normal(shape).astype(np.float32) * np.float32(shape[-1] ** -0.5)
+            writer.add_tensor(f"{block}shortconv.{name}.weight", drawn)
+    return _written(writer, path)
+
+
+def _parts(name: str) -> tuple[str, int, str]:
+    """Of a tensor's name in a layer: `blk`, the layer, the rest."""
+    if not name.startswith("blk."):
+        return "", 0, name
+    block, layer, rest = name.split(".", 2)
+    return block, int(layer), rest
+
+
+def _writer(path: Path, architecture: str, reader: Any, without: Sequence[str] = (), **changed: int) -> Any:
     """A writer that has the sample's metadata, tokens and all. `changed`: numbers of the architecture."""
     writer = GGUFWriter(path, architecture)
     for name, field in reader.fields.items():
         if name.startswith("llama."):
             name = f"{architecture}.{name.removeprefix('llama.')}"
-        if name.startswith("GGUF.") or name == "general.architecture":
+        if name.startswith("GGUF.") or name == "general.architecture" or name.partition(".")[2] in without:
             continue
         kind, value = field.types[0], changed.get(name.partition(".")[2], field.contents())
         writer.add_key_value(name, value, kind, field.types[-1] if len(field.types) > 1 else None)

@@ -53,7 +53,7 @@ def test_the_answers_are_those_of_one_worker(machine: Any, make: Callable[[Path]
 def test_a_prefill_worker_that_is_killed_before_the_state_is_there(machine: Any) -> None:
     path = recurrent(machine.folder / "m.gguf", width=512, layers=6)
     fields = {"max_tokens": 12, "ignore_eos": True, "temperature": 0}
-    prompt = f"{LONG} {LONG}"
+    prompt = f"{LONG} {LONG} {LONG}"
     expected = alone(machine, path, lambda url: machine.chat(url, prompt, **fields))
     url = served(machine, path).ready()
     begun = machine.begin(url, prompt, request="r1", **fields)

@@ -1,4 +1,4 @@
-"""Whole states between two real engines, of a recurrent model and of one with a window: the bits of one alone."""
+"""Whole states between two real engines, of models of three kinds: the bits of one engine alone."""
 
 import asyncio
 import os
@@ -18,14 +18,14 @@ from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 
-from ...state_models import recurrent, windowed
+from ...state_models import hybrid, recurrent, windowed
 from .exchange import PATH, SIZE, Engines, Exported, asked, heard, noise, three
 
 pytestmark = pytest.mark.engine
 
 EXACT: dict[str, Any] = {"flash_attn": "on", "n_threads": 1}
 """Without flash attention the sums of a window depend on where its cells lie, which an import does not keep."""
-KINDS = {"recurrent": (recurrent, {}), "windowed": (windowed, {"swa_full": False})}
+KINDS = {"recurrent": (recurrent, {}), "windowed": (windowed, {"swa_full": False}), "hybrid": (hybrid, {})}
 
 
 class Kind:
@@ -229,10 +229,10 @@ async def test_readers_that_leave_take_everything_along(engines: Engines, kind: 
 async def test_one_that_gives_way_behind_its_import_is_computed(engines: Engines, kind: Kind, words: Any) -> None:
     few = {"num_blocks": 20, "max_num_seqs": 4, **kind.arguments}
     prefill, decode = await engines.start(kind.path, **kind.arguments), await engines.start(kind.path, **few)
-    grows = engines.ask(decode, asked(noise(17, 150), answer=150))
-    await words.until(lambda: grows.ids)
     request = asked(noise(16, 100), answer=60, logit_bias={77: 100.0})
     [block] = await Exported(prefill, request).wait()
+    grows = engines.ask(decode, asked(noise(17, 150), answer=150))
+    await words.until(lambda: grows.ids)
     held, answer = engines.hold(decode, request)
     assert held.put(*block)
     held.go()
@@ -261,15 +261,15 @@ async def test_exports_of_one_token_and_bad_ones_end_at_once(engines: Engines, k
 
 
 async def test_layouts_agree_only_where_bytes_mean_the_same(engines: Engines, tmp_path: Path) -> None:
-    both = [Kind(name, tmp_path) for name in KINDS]
+    kinds = {name: Kind(name, tmp_path) for name in KINDS}
     layouts = [(await engines.start(PATH)).layout()]
-    for one in both:
+    for one in kinds.values():
         layouts.append((await engines.start(one.path, **one.arguments)).layout())
         same = await engines.start(one.path, max_num_seqs=256, n_ctx=1024, enable_prefix_caching=False, **one.arguments)
         assert same.layout() == layouts[-1]
         assert same.card().capabilities.handoff
     layouts.append((await engines.start(recurrent(tmp_path / "wide.gguf", width=96))).layout())
-    window = both[1].path
+    window = kinds["windowed"].path
     layouts += [
         (await engines.start(window, **more)).layout()
         for more in (
@@ -279,7 +279,7 @@ async def test_layouts_agree_only_where_bytes_mean_the_same(engines: Engines, tm
         )
     ]
     assert all(len(layout) == 32 for layout in layouts)
-    assert len(set(layouts)) == len(layouts) == 7
+    assert len(set(layouts)) == len(layouts) == 8
 
 
 async def test_exports_imports_cancels_and_faults_all_at_once_in_few_cells(engines: Engines, kind: Kind) -> None:
