@@ -252,13 +252,11 @@ _EVENT = st.one_of(
     st.integers(4, 16),
     st.integers(1, 3),
     st.sampled_from([None, 0, 4]),
-    st.booleans(),
 )
 def test_whatever_happens_everybody_has_its_own_tokens(
-    events: list[Any], blocks: int, seqs: int, budget: int, cached: int, idle: int | None, caching: bool
+    events: list[Any], blocks: int, seqs: int, budget: int, cached: int, idle: int | None
 ) -> None:
-    """Without a cache states go and come in place of blocks."""
-    house = House(blocks, seqs=seqs, budget=budget, cached=cached if caching else 0, caching=caching, idle=idle)
+    house = House(blocks, seqs=seqs, budget=budget, cached=cached, idle=idle)
     house.exports = True
     scheduler, added = house.scheduler, []
     held: list[Held] = []
@@ -270,7 +268,7 @@ def test_whatever_happens_everybody_has_its_own_tokens(
         elif what == "hold":
             held.append(house.hold(first, answer=second))
         elif what == "export":
-            if len(first) > (SIZE if caching else 1):
+            if len(first) > SIZE:
                 exports.append(house.export(first))
         elif what == "tell":
             house.tell()
