@@ -265,7 +265,7 @@ class HandoffEndpoint:
                 if not held.put(block.name, block.data):
                     raise _Refused
                 counts.blocks += 1
-                counts.saved += self._engine.block_times()[0]
+                counts.saved += self._engine.block_times()[0] * held.span / self._engine.block_size
                 counts.bytes += len(block.data)
 
     def _measured(self, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """Graphs with prefill workers, and what they have counted."""
 
 import json
+import random
 from typing import Any
 
 LONG = " ".join(f"word{number}" for number in range(120))
@@ -55,3 +56,27 @@ def sessions(machine: Any) -> dict[str, Any]:
     """Of the prefill worker."""
     (found,) = [one["handoff"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"]]
     return dict(found["sessions"])
+
+
+def noise(number: int) -> list[int]:
+    """A prompt of ids that were drawn."""
+    draw = random.Random(number)
+    return [draw.randrange(300, 1000) for _ in range(draw.randrange(40, 300))]
+
+
+def choice(machine: Any, url: str, number: int, **fields: Any) -> Any:
+    """What is answered to a prompt, with the log probabilities of the two best tokens of each place."""
+    body = {"model": "sample", "prompt": noise(number), "max_tokens": 12, "logprobs": 2, "temperature": 0, **fields}
+    status, text = machine.ask(url, "/v1/completions", body)
+    assert status == 200, text
+    return json.loads(text)["choices"][0]
+
+
+def answers(machine: Any, url: str, count: int, first: int = 0) -> list[Any]:
+    """Texts, and all log probabilities, one request at a time; half of them greedy, half of them seeded."""
+    found = []
+    for number in range(first, first + count):
+        drawn = {"temperature": 1.0, "seed": number} if number % 2 else {}
+        one = choice(machine, url, number, **drawn)
+        found.append((one["text"], one["logprobs"]["token_logprobs"], one["logprobs"]["top_logprobs"]))
+    return found

@@ -1,12 +1,12 @@
 """Prefill and decode workers with llama.cpp: text and log probabilities are those of one worker, to the last bit."""
 
 import json
-import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from .disagg import answers, choice
 from .nodes import Servers, front, instances, on
 
 pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
@@ -16,30 +16,6 @@ PROMPTS, FEW = 200, 24
 EXACT = {"flash_attn": "off", "split_tail": True, "n_threads": 1}
 """Flash attention adds up in an order that depends on where the KV cells lie. The tail of a prompt is what the worker
 that reads the blocks computes itself: one that does all cuts there, too."""
-
-
-def noise(number: int) -> list[int]:
-    """A prompt of ids that were drawn."""
-    draw = random.Random(number)
-    return [draw.randrange(300, 1000) for _ in range(draw.randrange(40, 300))]
-
-
-def choice(machine: Any, url: str, number: int, **fields: Any) -> Any:
-    """What is answered to a prompt, with the log probabilities of the two best tokens of each place."""
-    body = {"model": "sample", "prompt": noise(number), "max_tokens": 12, "logprobs": 2, "temperature": 0, **fields}
-    status, text = machine.ask(url, "/v1/completions", body)
-    assert status == 200, text
-    return json.loads(text)["choices"][0]
-
-
-def answers(machine: Any, url: str, count: int = PROMPTS, first: int = 0) -> list[Any]:
-    """Texts, and all log probabilities, one request at a time."""
-    found = []
-    for number in range(first, first + count):
-        drawn = {"temperature": 1.0, "seed": number} if number % 2 else {}
-        one = choice(machine, url, number, **drawn)
-        found.append((one["text"], one["logprobs"]["token_logprobs"], one["logprobs"]["top_logprobs"]))
-    return found
 
 
 def alone(machine: Any, count: int, arguments: dict[str, Any]) -> list[Any]:
@@ -73,7 +49,7 @@ def test_the_answers_are_those_of_one_worker(machine: Any, graph: str) -> None:
     expected = alone(machine, PROMPTS, EXACT)
     command = serve(machine, graph, EXACT)
     url = command.ready()
-    assert answers(machine, url) == expected
+    assert answers(machine, url, PROMPTS) == expected
     (reader,) = [one for one in handoffs(machine) if one["sessions"] is None]
     assert (reader["transfers"], reader["failed"]) == (PROMPTS, 0), reader
     (source,) = [one["sessions"] for one in handoffs(machine) if one["sessions"]]

@@ -2,6 +2,9 @@
 
 One engine computes a prompt and exports its full blocks as they are computed. Another holds the request, imports them,
 and computes what is missing. An import counts as computing: the blocks are found by the prefix cache afterwards.
+
+Where KV cells cannot be given by positions there is one block, of whatever length: the state behind all tokens of the
+prompt but the last, under a name of its own. It is imported as a whole or not at all, and no cache has it afterwards.
 """
 
 from collections.abc import Callable
@@ -16,6 +19,11 @@ Done = Callable[[Exception | None], None]
 
 class Held(Protocol):
     """A request of which nothing is computed before `go`; until then blocks of its prompt come from elsewhere."""
+
+    @property
+    def span(self) -> int:
+        """Tokens of a block."""
+        ...
 
     @property
     def first(self) -> int:

@@ -28,8 +28,9 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     token, of all sequences together; or `num_blocks` of `block_size` cells. None: four whole contexts if a quarter of
     the free memory has room for them. `max_num_seqs`: sequences that run at a time. `max_num_batched_tokens`: tokens of
     a step. `step_seconds`: what a step of prompts beside running answers should take; prompts are cut accordingly.
-    `split_tail`: what is behind the last full block of a prompt gets a step of its own. So it is computed where the
-    blocks are imported, and logits depend on how a prompt is cut: with it both give the same bits.
+    `split_tail`: what is behind the last full block of a prompt gets a step of its own; where whole states are handed
+    off, its last token. So it is computed where the blocks are imported, and logits depend on how a prompt is cut: with
+    it both give the same bits.
     `stepwise_continuation`: the tokens of an answer that goes on here are computed one by one, as they were. That takes
     as long as answering, and gives the bits of an answer that was never interrupted; else another token may be drawn.
     `max_cached_seqs`: ends of finished answers that the prefix cache keeps apart. `idle_tokens`: KV cells of finished

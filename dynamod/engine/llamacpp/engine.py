@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from dynamod.actor import Total
 from dynamod.actor.threads import last_work
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.kvcache.tiers.settings import open_tiers
@@ -26,8 +25,8 @@ from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
-from ..batching.engine import BatchingEngine, BatchingStatistics
-from ..batching.handoff import Done, Put
+from ..batching.engine import BatchingEngine
+from ..batching.handoff import Done, Held, Put
 from ..batching.steps import Chunk
 from ..lora import LATE, digested
 from .arguments import LlamaCppArguments, arguments_of
@@ -36,14 +35,16 @@ from .handoff import Export, HeldRequest, Shared, Totals
 from .kv_cells import Cells, Operation, Sequence
 from .lora import check as check_adapters
 from .model import Model, StepFailed, Work
-from .ranges import Transfer
-from .request import Stream, checked
+from .request import Stream, exportable
 from .sampling import Picked
 from .scheduler import Row, Scheduler
 from .scores import Scores
 from .sizing import StepBudget
+from .state_handoff import HeldState, StateExport
+from .statistics import LlamaCppStatistics
 from .stored import StoredExports
 from .tiering import Tiering
+from .transfers import Transfer
 
 log = logging.getLogger("dynamod.engine")
 
@@ -53,17 +54,6 @@ CLOSE = 3.0
 AHEAD = 0.03
 """Seconds: after a longer step the next one is not begun ahead. A new request would wait for it, and what the thread
 waits between two steps, less than a millisecond, does not count then."""
-
-
-class LlamaCppStatistics(BatchingStatistics, frozen=True):
-    """`computed_total`: tokens computed, of prompts and answers. Blocks that went to other workers and came from them;
-    `refused_blocks`: those that came, could not be used, and were computed.
-    """
-
-    computed_total: int = 0
-    exported_blocks: Total = 0
-    imported_blocks: Total = 0
-    refused_blocks: Total = 0
 
 
 class _Step(NamedTuple):
@@ -111,6 +101,7 @@ class LlamaCpp(BatchingEngine):
         batch = self.arguments.max_num_batched_tokens
         self._step_budget = StepBudget(self.arguments.step_seconds, self.block_size, batch)
         self._layout = ""
+        self._whole = False  # the state of a prompt is handed off in place of its blocks
         self._computed = 0
         self._model: Model | None = None
         self._adapters: dict[str, bool] = {}  # those that are loaded, by digest: whether the card lists them
@@ -134,8 +125,9 @@ class LlamaCpp(BatchingEngine):
             card = await self._model_card(path, context_length=model.context_length)
         ends = tuple(dict.fromkeys((*card.eos_token_ids, *model.vocabulary.ends)))
         card = self.described(msgspec.structs.replace(card, eos_token_ids=ends))
-        ranged = model.ranges is not None
-        can = {"handoff": ranged, "stored_blocks": ranged, "role_switch": ranged}
+        ranged, self._whole = model.ranges is not None, model.states is not None
+        either = ranged or self._whole
+        can = {"handoff": either, "stored_blocks": ranged, "role_switch": either}
         capabilities = msgspec.structs.replace(card.capabilities, **can)
         self._card = msgspec.structs.replace(card, capabilities=capabilities, adapters=tuple(adapters))
         self._adapters = {one.digest: True for one in adapters}
@@ -267,8 +259,8 @@ class LlamaCpp(BatchingEngine):
         return sequence
 
     def _split(self, length: int) -> int:
-        """Tokens of a prompt's full blocks, without its last token."""
-        return (length - 1) // self.block_size * self.block_size
+        """Tokens of a prompt that are handed off: those of its full blocks, or all, without the last token."""
+        return length - 1 if self._whole else (length - 1) // self.block_size * self.block_size
 
     # KV blocks, as `BatchingEngine` says; with `capabilities.handoff` on the card.
 
@@ -277,40 +269,40 @@ class LlamaCpp(BatchingEngine):
         return self._layout
 
     def export(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
-        """Compute the full blocks of a prompt but for its last token, and put each; returns what cancels it.
+        """Compute a prompt but for its last token, and put each full block, or the state; returns what cancels it.
 
         A request that cannot be served is an error given to `done`.
         """
         assert self._model is not None
         try:
             self._require_adapter(request)
-            prompt, prior = checked(request, self._model.vocabulary.size)
-            length = len(prompt) + len(prior)
             if not self._layout:
                 raise BadRequest("this worker exports no blocks")
-            if not prompt or length > self.room:
-                raise BadRequest(f"a prompt of {length} tokens; this worker has room for {self.room}")
+            split = self._split(exportable(request, self._model.vocabulary.size, self.room))
         except RequestError as error:
             done(error)
             return _nothing
-        split = self._split(length)
         if not split:
             done(None)
             return _nothing
         ids = tokens.unpack(request.token_ids + request.prior_output)[: split + 1]
         sequence = Sequence(None, ids, self.block_size, self.hashes(request), split)
-        return Export(self._shared, request, self._asked(sequence), put, done).cancel
+        kind = StateExport if self._whole else Export
+        return kind(self._shared, request, self._asked(sequence), put, done).cancel
 
     def export_stored(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
         """Put the full blocks of a prompt but for its last token that are in the device or its tiers."""
-        assert self._stored is not None
+        if self._stored is None:
+            done(BadRequest("this worker gives no blocks that it has stored"))
+            return _nothing
         ids = request.token_ids + request.prior_output
         ids = ids[: 4 * self._split(len(ids) // 4)]
         return self._stored.begin(block_hashes(ids, self.block_size, request.salt), put, done)
 
-    def hold(self, request: Generate, reply: Reply, limit: int) -> HeldRequest:
+    def hold(self, request: Generate, reply: Reply, limit: int) -> Held:
         """Have a request computed later, with blocks from elsewhere. Raises BadRequest as `queue` does."""
-        return HeldRequest(self._shared, self._sequence(request, reply, limit))
+        kind = HeldState if self._whole else HeldRequest
+        return kind(self._shared, self._sequence(request, reply, limit))
 
     def _transfer(self, transfer: Transfer) -> None:
         """Give it to the thread, with the next step or without one; what came of it is told on the loop."""

@@ -14,8 +14,8 @@ from dynamod.message.worker import Generate
 
 from ..batching.handoff import Done, Put
 from .kv_cells import REMOVE, Cells, Operation, Sequence
-from .ranges import Transfer
 from .scheduler import Scheduler
+from .transfers import Transfer
 
 log = logging.getLogger("dynamod.engine")
 
@@ -41,14 +41,14 @@ class Shared(NamedTuple):
 
 
 class Export:
-    """Computes and exports all blocks of a sequence that has a `split` one token before its end."""
+    """Computes and exports all blocks of a sequence that has a `split`: behind its last block, which is not its end."""
 
     def __init__(self, shared: Shared, request: Generate, sequence: Sequence, put: Put, done: Done) -> None:
         self.request = request
         self._shared, self._sequence, self._put, self._done = shared, sequence, put, done
-        self._left = sequence.split // shared.cells.size
+        self._left = self._count()
         self._over = False
-        sequence.owner, sequence.export = self, self._blocks
+        sequence.owner, sequence.export = self, self._parts
         shared.scheduler.add(sequence)
         shared.wake()
 
@@ -63,12 +63,20 @@ class Export:
             self.cancel()
             self._done(error)
 
-    def _blocks(self, first: int, end: int) -> None:
-        sequence, size = self._sequence, self._shared.cells.size
+    def _count(self) -> int:
+        """Of all that is exported."""
+        return self._sequence.split // self._shared.cells.size
+
+    def _part(self, index: int) -> tuple[int, int, int]:
+        """Positions, from and to, and the name."""
+        size = self._shared.cells.size
+        return index * size, (index + 1) * size, self._sequence.name(index)
+
+    def _parts(self, first: int, end: int) -> None:
         for index in range(first, end):
-            name = sequence.name(index)
+            start, stop, name = self._part(index)
             told = functools.partial(self._exported, name)
-            self._shared.transfer(Transfer(sequence.slot, index * size, (index + 1) * size, name, None, told))
+            self._shared.transfer(Transfer(self._sequence.slot, start, stop, name, None, told))
 
     def _exported(self, name: int, result: bytes | Exception) -> None:
         if self._over:
@@ -97,6 +105,11 @@ class HeldRequest:
         self.refused: Callable[[int], object] = lambda _name: None
         self._open = True  # for more blocks
         shared.scheduler.held.append(sequence)
+
+    @property
+    def span(self) -> int:
+        """Tokens of a block."""
+        return self._shared.cells.size
 
     @property
     def first(self) -> int:

@@ -20,6 +20,7 @@ from dynamod.message.kv_events import Removed, Stored
 
 if TYPE_CHECKING:
     from .scores import Scores
+    from .state_handoff import HeldState
 
 Operation = tuple[int, int, int, int]
 """On llama.cpp's cells: source slot (-1: remove), target slot, first position, position behind the last (-1: all).
@@ -36,13 +37,14 @@ class Sequence:
     sequence, -1 while it has none. `gone`: it has ended, or its reader has left. `split`: a step ends before this
     position. `singly`: from this position on, 0: nowhere, each token gets a step of its own. `export`: gets the first
     block that is newly there and the one behind the last; such a sequence ends at its split, which is one token before
-    its end.
+    its end. `state`: comes into its slot when it has one; `awaited`: it is on its way, and nothing is computed.
     """
 
     __slots__ = (
         *(
             "_length",
             "_size",
+            "awaited",
             "cached",
             "computed",
             "export",
@@ -55,7 +57,7 @@ class Sequence:
             "ids",
             "owner",
         ),
-        *("scores", "singly", "slot", "split"),
+        *("scores", "singly", "slot", "split", "state"),
     )
 
     def __init__(
@@ -75,6 +77,8 @@ class Sequence:
         self.export: Callable[[int, int], None] | None = None
         self.exported = 0  # blocks
         self.fetched = False  # blocks came from a tier, or were to
+        self.state: HeldState | None = None
+        self.awaited = False
         self._size, self._length = size, len(ids)
         self.hashes = PrefixHashes(size) if hashes is None else hashes  # of its first blocks
 

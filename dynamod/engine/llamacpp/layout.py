@@ -10,7 +10,7 @@ from dynamod.preprocess.gguf_file import Metadata, shards
 from .arguments import LlamaCppArguments
 
 FORMAT = 1
-"""Of what `ranges` puts around llama.cpp's bytes."""
+"""Of what `transfers` puts around llama.cpp's bytes."""
 
 _PIECES, _PIECE = 64, 4096
 """Of each file of the weights, at equal distances: reading all of it would take as long as loading."""

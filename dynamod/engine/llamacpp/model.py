@@ -21,10 +21,12 @@ from .layout import digest, weights
 from .library import last_error, last_errors, library, version
 from .lora import LoadedAdapters
 from .parameters import context_parameters, model_parameters
-from .ranges import Ranges, Transfer
+from .ranges import Ranges
 from .sampling import Floats, Picked, Sampler
 from .scores import SCORED, Scores
 from .sizing import cell_bytes, cells_for, threads
+from .states import States
+from .transfers import Transfer, Transfers
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("dynamod.engine")
@@ -62,7 +64,8 @@ class Model:
     """`cells`: tokens that the KV cache holds. `context_length`: of one sequence. `slots`: sequences at a time.
 
     `shares`: whether a prefix of one sequence can be given to another. `ranges`: exports and imports blocks, where the
-    prefix cache is on and there is a sequence left for it. `adapters`: those that are loaded.
+    prefix cache is on and there is a sequence left for it; `states`: whole states, of a model that cannot share a
+    prefix. `adapters`: those that are loaded.
     """
 
     def __init__(
@@ -153,6 +156,8 @@ class Model:
                 f"{path} is an encoder, which makes no answers", "give the argument embeddings: it makes vectors"
             )
         self.ranges = Ranges(api, self._context, self.slots, arguments.block_size) if spare else None
+        self.states = None if self.shares else States(api, self._context)
+        self._transfers: Transfers | None = self.ranges or self.states
         self._batch = Batch(api, arguments.max_num_batched_tokens)
         log.info("llama.cpp: %d KV cells, %d threads, context %d", cells, params.n_threads, self.context_length)
 
@@ -166,16 +171,18 @@ class Model:
             self._api.llama_synchronize(self._context)
             rate = count / max(1e-6, time.monotonic() - began)
             self._api.llama_memory_clear(self._memory, False)
-        if self.ranges is not None:
+        if self._transfers is not None:
             one = [1 % self.vocabulary.size]
-            self.ranges.measure(lambda position: self.step([], [Work(0, position, one, None)]))
+            self._transfers.measure(lambda position: self.step([], [Work(0, position, one, None)]))
             self._api.llama_memory_clear(self._memory, False)
         return rate
 
     @property
     def layout(self) -> str:
         """Digest of what must agree with another process for blocks to be exchanged; empty where they are not."""
-        return "" if self.ranges is None else digest(self._weights, self.ranges.head, version(), self._arguments)
+        if self._transfers is None:
+            return ""
+        return digest(self._weights, self._transfers.head, version(), self._arguments)
 
     def step(
         self, operations: Sequence[Operation | Transfer], work: Sequence[Work], adapter: str = ""
@@ -189,8 +196,8 @@ class Model:
         api = self._api
         for operation in operations:
             if isinstance(operation, Transfer):
-                assert self.ranges is not None
-                self.ranges.run(operation)
+                assert self._transfers is not None
+                self._transfers.run(operation)
                 continue
             source, target, start, end = operation
             if source < 0:

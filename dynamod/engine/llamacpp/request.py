@@ -31,6 +31,18 @@ def checked(request: Generate, vocabulary: int) -> tuple[Sequence[int], Sequence
     return prompt, prior
 
 
+def exportable(request: Generate, vocabulary: int, room: int) -> int:
+    """Tokens of a prompt, with its prior output, that is computed for another worker. Raises BadRequest.
+
+    `vocabulary`: ids there are. `room`: tokens that fit.
+    """
+    prompt, prior = checked(request, vocabulary)
+    length = len(prompt) + len(prior)
+    if not prompt or length > room:
+        raise BadRequest(f"a prompt of {length} tokens; this worker has room for {room}")
+    return length
+
+
 class Stream:
     """`done`: tokens of the answer, those of other instances too; `limit`: how many it may have.
 

@@ -11,6 +11,9 @@ order, whoever has the turn.
 
 Sequences whose blocks are exported are prompts like others, and end with their last block. Held ones wait for blocks
 from elsewhere, in cells of their own once the first has come: no step has them, and they give way before others do.
+
+Without a cache a prompt is exported as a whole, its state, when all of it is computed. One whose state has come is
+admitted in its turn, has the state imported into its slot, and is in no step before that is over.
 """
 
 from collections.abc import Callable
@@ -113,8 +116,8 @@ class Scheduler(BatchScheduler[Sequence]):
     def plan(self, chunk: int) -> list[Row]:
         """The next step. `chunk`: most tokens of prompts that it may compute.
 
-        It has at least one row unless all that ran has been exported, or all that waited is held: the next one has
-        then, or nothing is left.
+        It has at least one row unless all that ran has been exported, or all that waited is held, or states are on
+        their way: the next one has then, or nothing is left.
         """
         self._unscored = SCORED
         if self._exports:
@@ -225,6 +228,8 @@ class Scheduler(BatchScheduler[Sequence]):
     def _chunk(self, sequence: Sequence, left: int, rows: list[Row], promised: set[int]) -> int:
         """Compute some of a prompt, unless another sequence computes the same in this step; returns how much."""
         cells, size = self.cells, self.cells.size
+        if sequence.awaited:
+            return 0
         extended = cells.extend(sequence)
         self.cached_tokens += extended
         sequence.found += extended
@@ -238,10 +243,10 @@ class Scheduler(BatchScheduler[Sequence]):
         if start < sequence.split:
             count = min(count, sequence.split - start)
         elif sequence.export is not None:
-            return 0  # all its blocks are there
+            return 0  # all that is exported is there
         if sequence.singly:
             count = min(count, max(1, sequence.singly - start))
-        if size < count < missing:
+        if size < count < missing and start + count != sequence.split:
             count -= (start + count) % size  # whole blocks can be shared
         if cells.caching:
             first, end = start // size, (start + count) // size
@@ -259,6 +264,8 @@ class Scheduler(BatchScheduler[Sequence]):
         if sequence.found < 0:
             sequence.found = sequence.cached
         self.admitted(len(sequence.ids), sequence.cached)
+        if sequence.state is not None:
+            sequence.state.begin()
         return True
 
     def _grow(self, sequence: Sequence) -> bool:
@@ -282,14 +289,15 @@ class Scheduler(BatchScheduler[Sequence]):
         return False
 
     def _export(self) -> None:
-        """Have the blocks exported that are there now, each once."""
+        """Have the blocks exported that are there now, each once; without a cache the state of all."""
         for sequence in self._exports.copy():
-            end = sequence.computed // self.cells.size
+            over = sequence.computed == sequence.split
+            end = sequence.computed // self.cells.size if self.cells.caching else int(over)
             if end > sequence.exported:
                 assert sequence.export is not None
                 first, sequence.exported = sequence.exported, end
                 sequence.export(first, end)
-            if end * self.cells.size == sequence.split:
+            if over:
                 self.remove(sequence)
 
     def _alone(self, chunk: int) -> list[Row]:

@@ -12,8 +12,9 @@ from dynamod.kvcache.tiers.tiers import Loading, Tiers
 
 from ..batching.handoff import Done, Put
 from .handoff import Shared
-from .ranges import Ranges, Transfer
+from .ranges import Ranges
 from .tiering import ALONE, BESIDE
+from .transfers import Transfer
 
 log = logging.getLogger("dynamod.engine")
 

@@ -16,7 +16,8 @@ from dynamod.kvcache.tiers.tiers import Loading, Tiers
 
 from .handoff import HeldRequest, Shared
 from .kv_cells import Sequence
-from .ranges import Ranges, Transfer
+from .ranges import Ranges
+from .transfers import Transfer
 
 log = logging.getLogger("dynamod.engine")
 

@@ -77,6 +77,7 @@ class Imports:
 
     def __init__(self, sequence: Scheduled, rank: "Rank", arguments: MockerArguments) -> None:
         self._sequence, self._rank, self._scheduler = sequence, rank, rank.scheduler
+        self._size = arguments.block_size
         self._bytes = arguments.block_size * arguments.kv_bytes_per_token
         self._seconds = self._bytes / (arguments.transfer_gbps * 1e9) if arguments.transfer_gbps else 0.0
         self._wanted = sequence.blocks[: (sequence.length - 1) // arguments.block_size]
@@ -86,6 +87,11 @@ class Imports:
         self._put = 0
         self._timer: asyncio.TimerHandle | None = None
         self._over = False
+
+    @property
+    def span(self) -> int:
+        """Tokens of a block."""
+        return self._size
 
     @property
     def first(self) -> int:

@@ -5,8 +5,9 @@ from typing import Any
 
 from dynamod.engine.llamacpp.handoff import Export, HeldRequest, Shared, Totals
 from dynamod.engine.llamacpp.kv_cells import Cells, Operation, Sequence
-from dynamod.engine.llamacpp.ranges import Transfer
 from dynamod.engine.llamacpp.scheduler import Row, Scheduler
+from dynamod.engine.llamacpp.state_handoff import HeldState, StateExport
+from dynamod.engine.llamacpp.transfers import Transfer
 from dynamod.kvcache.hashes import PrefixHashes, block_hashes
 from dynamod.message import tokens
 from dynamod.message.kv_events import Removed, Stored
@@ -141,10 +142,11 @@ class House:
 
     def hold(self, ids: list[int], answer: int = 0) -> "Held":
         sequence = Sequence(answer, ids, SIZE)
-        return Held(HeldRequest(self.shared, sequence), sequence)
+        kind = HeldRequest if self.cells.caching else HeldState
+        return Held(kind(self.shared, sequence), sequence)
 
     def export(self, ids: list[int]) -> "Exported":
-        split = (len(ids) - 1) // SIZE * SIZE
+        split = (len(ids) - 1) // SIZE * SIZE if self.cells.caching else len(ids) - 1
         sequence = Sequence(None, ids[: split + 1], SIZE, split=split)
         self.exports = True
         return Exported(self.shared, sequence)
@@ -252,17 +254,18 @@ class House:
 
 
 class Held:
-    """A request that blocks come for."""
+    """A request that blocks come for, or its state."""
 
-    def __init__(self, request: HeldRequest, sequence: Sequence) -> None:
+    def __init__(self, request: HeldRequest | HeldState, sequence: Sequence) -> None:
         self.request, self.sequence = request, sequence
         self.ids = list(sequence.ids)
 
     def put(self, fault: str = "") -> bool:
         """The next block. `fault`: damaged bytes, or another block's name."""
-        end = (self.request.first + 1) * SIZE
+        size = self.request.span
+        end = (self.request.first + 1) * size
         ids = self.ids[:end] if end < len(self.ids) else []
-        name = block_hashes(tokens.pack(ids), SIZE)[-1] if ids else 1
+        name = block_hashes(tokens.pack(ids), size)[-1] if ids else 1
         data = b"" if fault == "damaged" else tokens.pack(ids)
         return self.request.put(name ^ 1 if fault == "name" else name, data)
 
@@ -272,15 +275,17 @@ class Exported:
 
     def __init__(self, shared: Shared, sequence: Sequence) -> None:
         self.sequence = sequence
-        self.wanted = block_hashes(tokens.pack(sequence.ids[: sequence.split]), SIZE)
+        self.size = SIZE if shared.cells.caching else sequence.split
+        self.wanted = block_hashes(tokens.pack(sequence.ids[: sequence.split]), self.size)
         self.names: list[int] = []
         self.ends: list[Exception | None] = []
         request = Generate("r", "m", b"")
-        self.export = Export(shared, request, sequence, self._put, self.ends.append)
+        kind = Export if shared.cells.caching else StateExport
+        self.export = kind(shared, request, sequence, self._put, self.ends.append)
 
     def _put(self, name: int, data: bytes) -> None:
         assert not self.ends
         self.names.append(name)
         count = len(self.names)
         assert self.names == self.wanted[:count]
-        assert data == tokens.pack(self.sequence.ids[: count * SIZE])
+        assert data == tokens.pack(self.sequence.ids[: count * self.size])

@@ -21,9 +21,10 @@ from dynamod import sample
 from dynamod.actor import System
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.llamacpp.arguments import arguments_of
-from dynamod.engine.llamacpp.engine import LlamaCpp, LlamaCppStatistics
+from dynamod.engine.llamacpp.engine import LlamaCpp
 from dynamod.engine.llamacpp.model import Model as LoadedModel
 from dynamod.engine.llamacpp.sizing import cell_bytes
+from dynamod.engine.llamacpp.statistics import LlamaCppStatistics
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard

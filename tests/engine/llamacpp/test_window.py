@@ -11,46 +11,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
 
-from dynamod import sample
 from dynamod.actor import System
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.llamacpp.engine import LlamaCpp
 from dynamod.message.ingress import Logprobs
 from dynamod.message.worker import Sampling
 
+from ... import state_models
 from .exchange import Engines, Exported, asked, heard, noise, put, three
 
 pytestmark = pytest.mark.engine
 
-WINDOW = 32
-
 
 @pytest.fixture(scope="module")
 def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that says nonsense, but always the same: every second layer sees the last 32 tokens alone."""
-    import gguf
-
-    path = tmp_path_factory.mktemp("models") / "windowed.gguf"
-    reader = gguf.GGUFReader(sample.path("sample.gguf"))
-    writer = gguf.GGUFWriter(path, "gemma2")
-    writer.add_sliding_window(WINDOW)
-    for name, field in reader.fields.items():
-        if name.startswith("llama."):
-            name = f"gemma2.{name.removeprefix('llama.')}"
-        if name.startswith("GGUF.") or name == "general.architecture":
-            continue
-        kind = field.types[0]
-        writer.add_key_value(name, field.contents(), kind, field.types[-1] if len(field.types) > 1 else None)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data)
-        for norm, more in (("attn_norm", "post_attention_norm"), ("ffn_norm", "post_ffw_norm")):
-            if tensor.name.endswith(f"{norm}.weight"):
-                writer.add_tensor(tensor.name.replace(norm, more), 10 * tensor.data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    """Every second layer sees the last 32 tokens alone."""
+    return state_models.windowed(tmp_path_factory.mktemp("models") / "windowed.gguf")
 
 
 class Windowed:
@@ -99,7 +75,7 @@ async def test_blocks_go_to_another_worker_behind_a_window(words: Any, windowed:
             held.go()
             assert heard(await answer.wait()) == heard(await engines.ask(alone, request).wait())
         assert decode.statistics().imported_blocks == 4 + 8 + 11 + 15
-        assert not (await engines.start(windowed, swa_full=False)).card().capabilities.handoff
+        assert prefill.card().capabilities.stored_blocks
     finally:
         await engines.close()
 
