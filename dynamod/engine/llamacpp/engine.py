@@ -27,7 +27,7 @@ from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine, BatchingStatistics
-from ..batching.handoff import Done, Put
+from ..batching.handoff import AskRoom, Done, Put, unlimited
 from ..batching.steps import Chunk
 from ..lora import LATE, digested
 from .arguments import LlamaCppArguments, arguments_of
@@ -151,9 +151,9 @@ class LlamaCpp(BatchingEngine):
         self._scheduler = Scheduler(self._cells, arguments.max_num_seqs, arguments.max_num_batched_tokens)
         self._scheduler.adapters = bool(adapters)
         self._held = self._scheduler.held
-        self._shared = Shared(
-            self._scheduler, self._cells, self._transfer, self._operations.append, self._work.set, self._totals
-        )
+        size = model.ranges.block_bytes if model.ranges is not None else 0
+        operate, wake = self._operations.append, self._work.set
+        self._shared = Shared(self._scheduler, self._cells, self._transfer, operate, wake, self._totals, size)
         self.schedulers, self.clocks = [self._scheduler], [StepClock()]
         self._step_budget.rate = rate
         self.room = min(model.context_length, model.cells // self.block_size * self.block_size)
@@ -276,7 +276,7 @@ class LlamaCpp(BatchingEngine):
         """Digest of all that must agree for the bytes of a block to mean the same; empty without hand-off."""
         return self._layout
 
-    def export(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+    def export(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
         """Compute the full blocks of a prompt but for its last token, and put each; returns what cancels it.
 
         A request that cannot be served is an error given to `done`.
@@ -299,14 +299,14 @@ class LlamaCpp(BatchingEngine):
             return _nothing
         ids = tokens.unpack(request.token_ids + request.prior_output)[: split + 1]
         sequence = Sequence(None, ids, self.block_size, self.hashes(request), split)
-        return Export(self._shared, request, self._asked(sequence), put, done).cancel
+        return Export(self._shared, request, self._asked(sequence), put, done, room).cancel
 
-    def export_stored(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+    def export_stored(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
         """Put the full blocks of a prompt but for its last token that are in the device or its tiers."""
         assert self._stored is not None
         ids = request.token_ids + request.prior_output
         ids = ids[: 4 * self._split(len(ids) // 4)]
-        return self._stored.begin(block_hashes(ids, self.block_size, request.salt), put, done)
+        return self._stored.begin(block_hashes(ids, self.block_size, request.salt), put, done, room)
 
     def hold(self, request: Generate, reply: Reply, limit: int) -> HeldRequest:
         """Have a request computed later, with blocks from elsewhere. Raises BadRequest as `queue` does."""

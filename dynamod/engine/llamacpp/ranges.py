@@ -53,6 +53,11 @@ class Ranges:
         self.head = b""
         self.export_seconds = self.import_seconds = _SECONDS
 
+    @property
+    def block_bytes(self) -> int:
+        """Of an exported block; known once it was measured."""
+        return self._bytes + 8
+
     def measure(self, compute: Callable[[int], object]) -> None:
         """Learn how many bytes a block has. `compute(position)` adds a token to slot 0, which is empty."""
         sizes: list[int] = []
@@ -95,8 +100,8 @@ class Ranges:
 
     def _import(self, transfer: Transfer, data: bytes) -> bytes:
         api, scratch, count = self._api, self._scratch, self._bytes
-        if len(data) != count + 8:
-            raise TransferFailed(f"a block has {count + 8} bytes, not {len(data)}")
+        if len(data) != self.block_bytes:
+            raise TransferFailed(f"a block has {self.block_bytes} bytes, not {len(data)}")
         if xxh3_64_digest(memoryview(data)[:count], transfer.name) != data[count:]:
             raise TransferFailed("the bytes are damaged, or those of another block")
         state = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))
