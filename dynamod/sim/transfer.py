@@ -50,7 +50,7 @@ class Transfers:
         if process is None or sessions is None or not self._reaches(process, reader):
             raise TransferError("unreachable", "nobody listens there")
         follower = _Follower()
-        found = sessions.attach(session, layout, follower)
+        found = sessions.attach(session, layout, follower, first)
         try:
             while True:
                 await self._more(found, first, follower, process, reader)
@@ -59,17 +59,18 @@ class Transfers:
                     await asyncio.sleep(STALL if lie == "stalled" else 0.0)
                     if lie in LIES:
                         raise TransferError(lie, f"it is {lie}")
-                if first >= len(found.blocks):
+                if first >= found.count:
                     follower.ended = True
                     found.end("read")
                     return
-                block = found.blocks[first]
+                block = found.block(first)
                 found.sent(block)
                 found.touch()
                 self.blocks += 1
-                data = found.blocks[0].data[::-1] if lie == SWAPPED and first >= place else block.data
+                data = block.data[::-1] if lie == SWAPPED and first >= place else block.data
                 first += 1
                 yield Block(block.name, data)
+                found.acknowledge(first)
         finally:
             if not follower.ended:
                 found.detach()
@@ -122,7 +123,7 @@ class Transfers:
             if not process.alive:
                 raise TransferError("short", "the source is gone")
             heard = self._heard(process, reader)
-            if heard and (first < len(session.blocks) or session.finished):
+            if heard and (first < session.count or session.finished):
                 return
             silent = 0.0 if heard else silent + LOOK
             if silent >= STALL:
@@ -145,6 +146,9 @@ class _Follower:
 
     def more(self) -> None:
         """Somebody looks soon."""
+
+    def ask(self) -> None:
+        """What it has, it says in the same moment."""
 
     def over(self, kind: Kind, why: str) -> None:
         """The session has ended."""

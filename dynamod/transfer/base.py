@@ -44,9 +44,11 @@ class Backend(Protocol):
     """A way for the bytes, between two processes. One object serves both sides."""
 
     async def listen(
-        self, source: "Callable[[type[SourceEnd]], SourceEnd]", host: str, folder: Path | None
+        self, source: "Callable[[type[SourceEnd]], SourceEnd]", host: str, folder: Path | None, port: int
     ) -> Listening | None:
         """Listen at `host` or in `folder`; None: this process cannot offer it. Raises OSError.
+
+        `port`: the one for TCP; 0: a free one.
 
         Each connection gets its end from `source`, which is given the class.
         """

@@ -1,6 +1,6 @@
 """What both ends of a connection say: 4 bytes little-endian length, then that many bytes of MessagePack.
 
-    reader   Hello                 Credit...  Idle            Done
+    reader   Hello                 Credit...  Idle...         Done
     source          Accept  Head Piece Piece...    Idle   End
                     Failed at any time, instead of all that would follow
 
@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-VERSION = 1
+VERSION = 2
 
 WINDOW = 4 * 1024 * 1024
 """Bytes of blocks that may be under way: sent, and not credited by the reader."""
@@ -68,13 +68,19 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Credit(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The reader has room for so many more bytes than WINDOW and the credits before."""
+    """The reader has room for so many more bytes than WINDOW and the credits before. `taken`: as of Idle."""
 
     size: _Size
+    taken: _Count = 0
 
 
 class Idle(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The source lives, though it may wait for its engine. A reader that takes blocks, or waits, says the same."""
+    """The source lives, though it may wait for its engine or for room. A reader that takes blocks, or waits, answers.
+
+    `taken`: the blocks before this index have been taken from the reader; none of them is needed any more.
+    """
+
+    taken: _Count = 0
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag=6):

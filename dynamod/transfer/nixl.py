@@ -249,13 +249,13 @@ class Nixl:
     """A backend. The address is that of the TCP connection for the frames."""
 
     async def listen(
-        self, source: Callable[[type[SourceEnd]], SourceEnd], host: str, folder: Path | None
+        self, source: Callable[[type[SourceEnd]], SourceEnd], host: str, folder: Path | None, port: int
     ) -> Listening | None:
-        """Listen at a free port of `host`; None where NIXL is of no use. Raises OSError."""
+        """Listen at a free port of `host`, since TCP has `port`; None where NIXL is of no use. Raises OSError."""
         if not _usable():
             return None
         await _started()
-        return await Tcp().listen(lambda _: source(NixlSource), host, folder)
+        return await Tcp().listen(lambda _: source(NixlSource), host, folder, 0)
 
     async def connect(self, address: str, reader: Callable[[type[ReaderEnd]], ReaderEnd]) -> ReaderEnd:
         """Connect. Raises OSError, also where NIXL is of no use or no memory is free."""

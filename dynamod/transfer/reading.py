@@ -62,7 +62,8 @@ class ReaderEnd(Link):
         self._owed = 0  # bytes that came and are not credited
         self._wake: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()  # the connection
-        self._taking = False  # somebody has taken a block since the last answer
+        self._taken = self._told = hello.first  # the block behind those that were taken, and as the source knows it
+        self._asked = False  # by the source, and not answered
         self._reads = 0  # of the socket
 
     # For the reader.
@@ -84,8 +85,10 @@ class ReaderEnd(Link):
             await self._news(stall)
         block = self._blocks.popleft()
         self._waiting -= len(block.data)
-        self._taking = True
+        self._taken += 1
         self._grant()
+        if self._asked:
+            self._answer()
         return block
 
     async def leave(self) -> None:
@@ -124,9 +127,9 @@ class ReaderEnd(Link):
             case _ if not self._accepted:
                 raise FrameError(f"{type(frame).__name__} before Accept")
             case Idle():
-                if self._taking or not self._blocks:
-                    self.send(Idle())
-                self._taking = False
+                self._asked = True
+                if self._taken > self._told or not self._blocks:
+                    self._answer()
             case Head() if self._assembly is None:
                 self._assembly = _Assembly(frame)
                 self._finish_block(self._assembly)
@@ -190,7 +193,13 @@ class ReaderEnd(Link):
         """Credit what came, unless much of it waits to be taken."""
         if self._owed >= _GRANT and self._waiting < WINDOW:
             owed, self._owed = self._owed, 0
-            self.send(Credit(owed))
+            self._told = self._taken
+            self.send(Credit(owed, self._taken))
+
+    def _answer(self) -> None:
+        """Show the source that blocks are taken, or awaited: then it is told again of the next one."""
+        self._asked, self._told = self._taken == self._told, self._taken
+        self.send(Idle(self._taken))
 
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():

@@ -46,6 +46,7 @@ class SourceEnd(Link):
         self._credit = WINDOW
         self._paused = self.served = False  # served: everything has been sent
         self._age = 0  # beats without a session
+        self._asking = False  # what the reader has taken: it has not answered
 
     # For subclasses: where the bytes of a piece go.
 
@@ -90,13 +91,19 @@ class SourceEnd(Link):
             if self._block is not None:
                 if not self._piece(self._block, session):
                     return
-            elif self._next < len(session.blocks):
-                self._begin(session.blocks[self._next], session)
+            elif self._next < session.count:
+                self._begin(session.block(self._next), session)
             else:
                 self.served = session.finished
                 if session.finished:
-                    self.send(End(len(session.blocks)))
+                    self.send(End(session.count))
                 return
+
+    def ask(self) -> None:
+        """Have the reader say what it has taken; nothing when it will say so anyway."""
+        if not (self.served or self._asking):
+            self._asking = True
+            self.send(Idle())
 
     def over(self, kind: Kind, why: str) -> None:
         """The session has ended."""
@@ -121,15 +128,17 @@ class SourceEnd(Link):
         else:
             self._session.touch()
             match frame:
-                case Credit(size):
+                case Credit(size, taken):
                     self._credit = min(self._credit + size, WINDOW)
+                    self._took(taken, self._session)
                     self.more()
                 case Done() if self.served:
                     session, self._session = self._session, None
                     session.end("read")
                     self.close()
-                case Idle():
-                    pass
+                case Idle(taken):
+                    self._asking = self._asking and taken <= self._session.first
+                    self._took(taken, self._session)
                 case _:
                     raise FrameError(f"{type(frame).__name__} is not for a reader to send")
 
@@ -162,7 +171,7 @@ class SourceEnd(Link):
             self.over("unreachable", "the source has no memory free for this connection")
             return
         try:
-            session = self._sessions.attach(hello.session, hello.layout, self)
+            session = self._sessions.attach(hello.session, hello.layout, self, hello.first)
         except TransferError as error:
             self.over(error.kind, str(error))
             return
@@ -171,6 +180,12 @@ class SourceEnd(Link):
         self.attached()
         self.send(Accept())
         self.more()
+        session.ask()
+
+    def _took(self, taken: int, session: Session) -> None:
+        if taken > max(self._next, session.first):
+            raise FrameError(f"{taken} blocks were taken of {self._next} that were sent")
+        session.acknowledge(taken)
 
     def _begin(self, block: Stored, session: Session) -> None:
         self.send(Head(block.name, len(block.data), block.checksum))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,18 @@ class BlockServer:
         self._ends: set[SourceEnd] = set()
         self._task: Any = None  # sends signs of life
 
-    async def start(self, host: str) -> None:
+    async def start(self, host: str, port: int = 0) -> None:
         """Listen by every backend that works here. `host`: the own address, as other nodes reach it.
 
-        Raises OSError when none works.
+        `port`: the one for TCP; 0: a free one. Raises OSError when none works, or TCP does not at the port that it has.
         """
         problems = []
         for name, backend in backends():
             try:
-                listening = await backend.listen(self._source, host, self._folder)
+                listening = await backend.listen(self._source, host, self._folder, port)
             except OSError as error:
+                if port and name == "tcp":
+                    raise OSError(error.errno, f"{os.strerror(error.errno or 0)}: port {port} of {host}") from None
                 problems.append(f"{name}: {error}")
                 log.warning("blocks are not offered over %s: %s", name, error)
                 continue

@@ -103,7 +103,7 @@ class Shm:
     """A backend. The address is the path of a socket, whose name is used once: it is there on one machine only."""
 
     async def listen(
-        self, source: Callable[[type[SourceEnd]], SourceEnd], host: str, folder: Path | None
+        self, source: Callable[[type[SourceEnd]], SourceEnd], host: str, folder: Path | None, port: int
     ) -> Listening | None:
         """Listen in `folder`; None without one, and on a system without memory that has no name. Raises OSError."""
         if folder is None or not hasattr(os, "memfd_create"):

@@ -12,10 +12,12 @@ from .sending import SourceEnd
 class Tcp:
     """A backend. The address is `host:port`, that of an IPv6 host `[host]:port`."""
 
-    async def listen(self, source: Callable[[type[SourceEnd]], SourceEnd], host: str, folder: Path | None) -> Listening:
-        """Listen at a free port of `host`. Raises OSError."""
+    async def listen(
+        self, source: Callable[[type[SourceEnd]], SourceEnd], host: str, folder: Path | None, port: int
+    ) -> Listening:
+        """Listen at `host`, where port 0 is a free one. Raises OSError."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: source(SourceEnd), host, 0)
+        server = await loop.create_server(lambda: source(SourceEnd), host, port)
         port = server.sockets[0].getsockname()[1]
         return Listening(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", server.close)
 

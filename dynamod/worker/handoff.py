@@ -26,7 +26,7 @@ from dynamod.message.worker import Generate, Handoff
 from dynamod.transfer.base import Block, Kind, TransferError
 from dynamod.transfer.reader import read
 from dynamod.transfer.server import BlockServer
-from dynamod.transfer.sessions import Sessions, SessionStatistics
+from dynamod.transfer.sessions import MOST_BYTES, Sessions, SessionStatistics
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
@@ -93,13 +93,26 @@ class _Counts:
 
 
 class HandoffEndpoint:
-    """One for each worker. Raises BadRequest for an engine that cannot do it."""
+    """One for each worker. Raises BadRequest for an engine that cannot do it.
 
-    def __init__(self, engine: Engine[Any], spawn: Spawn, read: Read = read) -> None:
+    `port`: at which other nodes read blocks, 0: a free one. `most_bytes`: of blocks that wait for their readers, None:
+    MOST_BYTES.
+    """
+
+    def __init__(
+        self,
+        engine: Engine[Any],
+        spawn: Spawn,
+        read: Read = read,
+        *,
+        port: int = 0,
+        most_bytes: int | None = None,
+    ) -> None:
         if not (isinstance(engine, BatchingEngine) and engine.card().capabilities.handoff):
             raise BadRequest(f"engine {engine.name} neither computes prompts for other workers nor takes them")
         self._engine, self._spawn = engine, spawn
         self._read_blocks = read
+        self._port, self._most_bytes = port, most_bytes or MOST_BYTES
         self.sessions: Sessions | None = None  # of the prompts that are read here
         self._stored_only = False  # it computes no prompts for others
         self._starts = asyncio.Lock()  # to listen
@@ -126,10 +139,10 @@ class HandoffEndpoint:
     async def _serve(self, host: str, folder: Path | None, lease: float) -> None:
         """Let others read sessions. Raises OSError where that cannot be."""
         now = asyncio.get_running_loop().time
-        sessions = Sessions(now, self._spawn, self._engine.layout(), lease=lease)
+        sessions = Sessions(now, self._spawn, self._engine.layout(), lease=lease, most_bytes=self._most_bytes)
         server = BlockServer(sessions, self._spawn, folder)
         try:
-            await server.start(host)
+            await server.start(host, self._port)
         except BaseException:
             server.close()
             raise
@@ -195,7 +208,7 @@ class HandoffEndpoint:
 
         try:
             export = self._engine.export_stored if stored else self._engine.export
-            prompt.begun(export(request, session.put, done))
+            prompt.begun(export(request, session.put, done, session.room))
         except BaseException:
             session.release()
             raise

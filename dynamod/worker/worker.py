@@ -129,6 +129,8 @@ class Worker(Actor):
         self._accepted = self._cancelled = self._refused = 0
         self.handoff: HandoffEndpoint | OwnTransferEndpoint | None = None
         self.session_lease: float | None = None  # seconds, see `handoff.LEASE`
+        self.session_memory: int | None = None  # bytes, see `transfer.sessions.MOST_BYTES`
+        self.transfer_port = 0  # at which other nodes read blocks; 0: a free one
         self._roles = RoleSwitch(self._leave_role, self._take_role)
         self._adapters = asyncio.Lock()
         self._trial: Reply | None = None  # of the last request that was to be tried alone
@@ -378,8 +380,11 @@ class Worker(Actor):
             from .handoff import HandoffEndpoint  # a worker that has nothing to do with it starts sooner
             from .own_transfer import OwnTransferEndpoint
 
-            kind = HandoffEndpoint if engine.own_transfer is None else OwnTransferEndpoint
-            self.handoff = kind(engine, self.context.task)
+            if engine.own_transfer is not None:
+                self.handoff = OwnTransferEndpoint(engine, self.context.task)
+            else:
+                port, most = self.transfer_port, self.session_memory
+                self.handoff = HandoffEndpoint(engine, self.context.task, port=port, most_bytes=most)
         return self.handoff
 
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 from typing import Any
 
@@ -275,3 +276,35 @@ def test_a_prefill_worker_serves_no_clients(machine: Any) -> None:
     echo = machine.run("dynamo-run", *mode)
     assert echo.code != 0
     assert "cannot be a prefill worker" in echo.err
+
+
+@together
+def test_fixed_ports_and_little_memory_for_the_blocks_of_prompts(machine: Any) -> None:
+    """Each worker has a port of its own, and a prompt with more blocks than fit comes whole."""
+    port = next(one for one in iter(machine.port, None) if _free(one + 1))
+    flags = (f"--PrefillWorker.transfer_port={port}", "--PrefillWorker.transfer_host=127.0.0.1")
+    small = "--PrefillWorker.session_memory_gb=0.000005"
+    command = serve(machine, *flags, small, "--PrefillWorker.ServiceArgs.workers=2")
+    url = command.ready()
+    for number in range(2):
+        machine.ports.add(port + number)
+        socket.create_connection(("127.0.0.1", port + number), timeout=5).close()
+    assert machine.chat(url, LONG, max_tokens=5)
+    read = handoffs(machine)
+    assert (read["transfers"], read["failed"]) == (1, 0), read
+    assert read["bytes"] > 5000, "more than the memory has"
+    with socket.create_server(("127.0.0.1", machine.port())) as taken:
+        number = taken.getsockname()[1]
+        flags = ("--PrefillWorker.transfer_host=127.0.0.1", f"--PrefillWorker.transfer_port={number}")
+        refused = serve(machine, *flags, "--name=other")
+        assert refused.wait() != 0
+        assert f"Address already in use: port {number} of 127.0.0.1; choose another transfer_port" in refused.err
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as sock:
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -260,17 +260,68 @@ async def test_it_asks_before_it_computes_a_prompt_whose_worker_may_have_crashed
         assert reply.ended
 
 
+class Taker:
+    """The reader of a session, which takes blocks when it is told to."""
+
+    served = False
+
+    def more(self) -> None: ...
+
+    def ask(self) -> None: ...
+
+    def over(self, kind: Any, why: str) -> None: ...
+
+
+@pytest.mark.parametrize("stored", [False, True])
 @virtual
-async def test_a_prompt_whose_session_has_ended_is_computed_no_further(words: Any) -> None:
+async def test_a_prompt_larger_than_the_memory_for_sessions_waits_for_its_reader(words: Any, stored: bool) -> None:
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64, max_num_batched_tokens=8))
+        request = words.generate(list(range(200)), max_tokens=1)
+        if stored:
+            await Exported(engine, request).over.wait()
+        endpoint = HandoffEndpoint(engine, engine.spawn)
+        now = asyncio.get_running_loop().time
+        endpoint.sessions = sessions = Sessions(now, engine.spawn, engine.layout(), most_bytes=3 * SIZE * 64)
+        outbox, names = Outbox(), block_hashes(request.token_ids[:-4], SIZE)
+        if stored:
+            endpoint.export_stored(request, Reply(outbox, 1), "", None)
+        else:
+            endpoint.prefill(request, Reply(outbox, 1))
+        [session] = sessions._open.values()
+        sessions.attach(session.id, engine.layout(), Taker())
+        for count in range(len(names)):
+            await asyncio.sleep(1)
+            session.touch()
+            assert (session.count, session.finished) == (min(count + 3, len(names)), count + 3 >= len(names))
+            assert session.block(count).name == names[count]
+            session.acknowledge(count + 1)
+        assert engine.schedulers[0].idle
+        assert not engine.ranks[0].exports
+        assert sessions.statistics().held_bytes == 0
+        session.end("read")
+
+
+@pytest.mark.parametrize("how", ["expires", "is cancelled"])
+@virtual
+async def test_a_prompt_whose_session_has_ended_is_computed_no_further(words: Any, how: str) -> None:
     async with System() as system:
         engine = engine_of(await words.mocker(system, num_gpu_blocks=64, max_num_batched_tokens=8))
         endpoint = HandoffEndpoint(engine, engine.spawn)
         now = asyncio.get_running_loop().time
-        endpoint.sessions = Sessions(now, engine.spawn, engine.layout(), most_bytes=3 * SIZE * 64)
+        sessions = Sessions(now, engine.spawn, engine.layout(), most_bytes=3 * SIZE * 64, lease=30)
+        endpoint.sessions = sessions
         outbox = Outbox()
-        endpoint.prefill(words.generate(list(range(200)), max_tokens=1), Reply(outbox, 1))
-        async with asyncio.timeout(10):
-            while not isinstance(outbox.deltas[-1], Failed):  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-        assert engine.schedulers[0].idle, "it has room for three blocks only"
-        assert endpoint.sessions.statistics().held_bytes == 0
+        reply = Reply(outbox, 1)
+        endpoint.prefill(words.generate(list(range(200)), max_tokens=1), reply)
+        await asyncio.sleep(1)
+        assert sessions.statistics().held_bytes == 3 * SIZE * 64, "it has room for three blocks only"
+        if how == "expires":
+            await asyncio.sleep(40)
+            assert isinstance(outbox.deltas[-1], Failed)
+        else:
+            reply.cancel()
+        await asyncio.sleep(1)
+        assert engine.schedulers[0].idle
+        assert not engine.ranks[0].exports
+        assert sessions.statistics().held_bytes == 0

@@ -24,11 +24,12 @@ each_backend = pytest.mark.parametrize("backend", INSTALLED)
 class Source:
     """Sessions and their server, in this process."""
 
-    def __init__(self, folder: Path | None, host: str = "127.0.0.1", **options: Any) -> None:
+    def __init__(self, folder: Path | None, host: str = "127.0.0.1", port: int = 0, **options: Any) -> None:
         self.tasks: list[asyncio.Task[None]] = []
+        self.exports: list[asyncio.Task[None]] = []
         self.sessions = Sessions(asyncio.get_running_loop().time, self.spawn, LAYOUT, **options)
         self.server = BlockServer(self.sessions, self.spawn, folder)
-        self.host = host
+        self.host, self.port = host, port
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -36,13 +37,15 @@ class Source:
         return task
 
     async def __aenter__(self) -> Self:
-        await self.server.start(self.host)
+        await self.server.start(self.host, self.port)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.sessions.close()
         self.server.close()
-        await asyncio.wait(self.tasks)
+        for export in self.exports:
+            export.cancel()
+        await asyncio.wait([*self.tasks, *self.exports])
         await asyncio.sleep(0.01)
 
     def filled(self, blocks: list[Block]) -> Session:
@@ -52,6 +55,19 @@ class Source:
             session.put(block.name, block.data)
         session.finish()
         return session
+
+    def export(self, session: Session, blocks: list[Block]) -> None:
+        """Put blocks as an engine does: each when there is room."""
+        self.exports.append(asyncio.get_running_loop().create_task(self._export(session, blocks)))
+
+    async def _export(self, session: Session, blocks: list[Block]) -> None:
+        for block in blocks:
+            room = asyncio.Event()
+            if not session.room(len(block.data), room.set):
+                await room.wait()
+            await asyncio.sleep(0.001)  # it is exported
+            session.put(block.name, block.data)
+        session.finish()
 
     def reading(self, backend: str, session: str, first: int = 0, **options: Any) -> AsyncGenerator[Block, None]:
         return read({backend: self.server.addresses[backend]}, session, options.pop("layout", LAYOUT), first, **options)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dynamod.transfer.base import Block, TransferError
 from dynamod.transfer.frames import PIECE, WINDOW
 from dynamod.transfer.names import BACKENDS
 from dynamod.transfer.reader import read
+from tests.ports import free_port
 
 from .places import LAYOUT, Source, broken, collect, each_backend, some_blocks, until
 
@@ -63,10 +65,13 @@ async def test_a_reader_that_broke_off_goes_on_where_it_was(backend: str, tmp_pa
         async with contextlib.aclosing(source.reading(backend, session.id)) as reading:
             async for block in reading:
                 got.append(block)
-                if len(got) == 20:
+                if len(got) == 100:
                     break
-        assert source.sessions.statistics().held_bytes == 200 * 100_000
-        got += await collect(source.reading(backend, session.id, 20))
+        assert 100 * 100_000 <= source.sessions.statistics().held_bytes < 200 * 100_000, "some that were taken are gone"
+        with pytest.raises(TransferError, match="are not here any more") as gone:
+            await collect(source.reading(backend, session.id))
+        assert gone.value.kind == "gone"
+        got += await collect(source.reading(backend, session.id, 100))
         assert got == blocks
         await until(lambda: source.sessions.statistics().read == 1)
 
@@ -95,6 +100,68 @@ async def test_waiting_for_the_engine_is_no_stall_and_no_expiry(
         asyncio.get_running_loop().call_later(1.2, session.put, 1, b"late")
         asyncio.get_running_loop().call_later(1.2, session.finish)
         assert await collect(source.reading(backend, session.id, stall=0.7)) == [Block(1, b"late")]
+
+
+@each_backend
+@pytest.mark.parametrize(("size", "most"), [(3000, 10_000), (3000, 1000), (1_500_000, 4_000_000), (9_000_000, 10**7)])
+async def test_a_prompt_larger_than_all_that_the_source_may_hold(
+    backend: str, size: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its blocks wait for those before them to be taken, and so do those of another one beside it."""
+    monkeypatch.setattr(server, "BEAT", 1000.0)  # nothing has to wait for a sign of life
+    blocks, held = some_blocks(20, size), list[int]()
+    async with Source(tmp_path, most_bytes=most) as source:
+        sessions = [source.sessions.open() for _ in range(2)]
+        for session in sessions:
+            source.export(session, blocks)
+        reading = [collect(_watched(source.reading(backend, session.id), source, held)) for session in sessions]
+        async with asyncio.timeout(20):
+            assert await asyncio.gather(*reading) == [blocks, blocks]
+        assert max(held) <= max(size, most)
+        await until(lambda: source.sessions.statistics().read == 2)
+        assert source.sessions.statistics().held_bytes == 0
+        assert all(export.done() for export in source.exports)
+
+
+async def _watched(
+    reading: AsyncGenerator[Block, None], source: Source, held: list[int]
+) -> AsyncGenerator[Block, None]:
+    async for block in reading:
+        held.append(source.sessions.statistics().held_bytes)
+        yield block
+
+
+@each_backend
+async def test_a_full_source_ends_the_session_that_nobody_reads(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "BEAT", 0.1)
+    blocks = some_blocks(20, 3000)
+    async with Source(tmp_path, most_bytes=9000, lease=0.7) as source:
+        unread, read_ = source.sessions.open(), source.sessions.open()
+        source.export(unread, blocks)
+        await until(lambda: source.sessions.statistics().held_bytes == 9000)
+        source.export(read_, blocks)
+        async with asyncio.timeout(20):
+            assert await collect(source.reading(backend, read_.id)) == blocks
+        statistics = source.sessions.statistics()
+        assert (statistics.expired, unread.ended) == (1, True)
+
+
+@each_backend
+async def test_a_reader_that_resumes_at_a_full_source(backend: str, tmp_path: Path) -> None:
+    blocks = some_blocks(40, 3000)
+    async with Source(tmp_path, most_bytes=9000) as source:
+        session = source.sessions.open()
+        source.export(session, blocks)
+        got: list[Block] = []
+        async with contextlib.aclosing(source.reading(backend, session.id)) as reading:
+            async for block in reading:
+                got.append(block)
+                if len(got) == 15:
+                    break
+        got += await collect(source.reading(backend, session.id, 15))
+        assert got == blocks
 
 
 @each_backend
@@ -226,6 +293,19 @@ async def test_a_folder_whose_name_is_too_long_leaves_tcp(tmp_path: Path) -> Non
     async with Source(folder) as source:
         assert "shm" not in source.server.addresses
         assert "tcp" in source.server.addresses
+
+
+async def test_a_fixed_port(tmp_path: Path) -> None:
+    port, blocks = free_port(), some_blocks(3)
+    async with Source(tmp_path, port=port) as source:
+        assert source.server.addresses["tcp"] == f"127.0.0.1:{port}"
+        assert await collect(source.reading("tcp", source.filled(blocks).id)) == blocks
+        second = Source(tmp_path)
+        with pytest.raises(OSError, match=f"Address already in use: port {port} of 127.0.0.1"):
+            await second.server.start("127.0.0.1", port)
+        second.server.close()
+    async with Source(tmp_path, port=port) as again:
+        assert await collect(again.reading("tcp", again.filled(blocks).id)) == blocks
 
 
 async def test_an_address_that_is_not_ours_is_an_error() -> None:

@@ -68,7 +68,7 @@ async def test_an_idle_worker_computes_prompts_at_once_and_answers_again(words: 
         asked = house.ask(Prefill(words.generate(PROMPT)))
         await asyncio.sleep(5)
         session = session_of(house, asked)
-        assert (len(session.blocks), session.finished) == (4, True)
+        assert (session.count, session.finished) == (4, True)
         session.end("read")
         assert asked.finish == "stop"
         late = await house.ask(words.generate(PROMPT, max_tokens=5)).wait()
@@ -79,7 +79,7 @@ async def test_an_idle_worker_computes_prompts_at_once_and_answers_again(words: 
         assert (await house.ask(Prefill(words.generate(PROMPT))).wait()).error.error == "BadRequest"
         stored = house.ask(Prefill(words.generate(PROMPT), stored=True))
         await asyncio.sleep(1)
-        assert len(session_of(house, stored).blocks) == 4, "they are in its cache, as before"
+        assert session_of(house, stored).count == 4, "they are in its cache, as before"
 
 
 @virtual

@@ -18,7 +18,7 @@ from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineRequest, EngineStatistics, Spawn, StepClock, answer_limit
 from ..forms import OwnForms
-from .handoff import Done, Held, Put
+from .handoff import AskRoom, Done, Held, Put, unlimited
 from .scheduler import BatchScheduler
 from .steps import Chunk, forward_pass, milliseconds
 
@@ -102,14 +102,14 @@ class BatchingEngine(OwnForms, Engine[Generate]):
         """Digest of all that must agree for the bytes of a block to mean the same: weights, types, block size."""
 
     @abstractmethod
-    def export(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+    def export(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
         """Compute the full blocks of a prompt (with its prior output) but for its last token; returns what cancels it.
 
-        Blocks that are in the cache are not computed again. Each is put as soon as it is there, in order.
+        Blocks that are in the cache are not computed again. Each is put as soon as it is there and has room, in order.
         """
 
     @abstractmethod
-    def export_stored(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+    def export_stored(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
         """As `export`, but compute nothing: only the first blocks are put, as far as they are here or in tiers."""
 
     @abstractmethod

@@ -13,6 +13,42 @@ from typing import Protocol
 Put = Callable[[int, bytes], None]
 """Takes the next block: its sequence hash and its bytes."""
 
+AskRoom = Callable[[int, Callable[[], object]], bool]
+"""Asks for room for the next block, of so many bytes. False: it must not be exported before the callable is called.
+
+That happens once, when there is room, which is that block's then, or never when nobody wants more of them.
+"""
+
+
+def unlimited(_size: int, _then: Callable[[], object]) -> bool:
+    """There is always room."""
+    return True
+
+
+class Room:
+    """Room for the blocks of one export, each of `size` bytes. `again` is called when there is some after a wait."""
+
+    def __init__(self, ask: AskRoom, size: int, again: Callable[[], object]) -> None:
+        self._ask, self._size, self._again = ask, size, again
+        self._granted = self._waits = False
+
+    def there(self) -> bool:
+        """Whether the next block may be exported; else `again` will be called."""
+        if not (self._granted or self._waits):
+            self._granted = self._ask(self._size, self._grant)
+            self._waits = not self._granted
+        return self._granted
+
+    def take(self) -> bool:
+        """As `there`, and the block is exported then: the next one needs other room."""
+        there, self._granted = self.there(), False
+        return there
+
+    def _grant(self) -> None:
+        self._granted, self._waits = True, False
+        self._again()
+
+
 Done = Callable[[Exception | None], None]
 """Called once, when all blocks have been put, or with why no more come."""
 

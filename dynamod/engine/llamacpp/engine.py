@@ -26,7 +26,7 @@ from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine
-from ..batching.handoff import Done, Held, Put
+from ..batching.handoff import AskRoom, Done, Held, Put, unlimited
 from ..batching.steps import Chunk
 from ..lora import LATE, digested
 from .arguments import LlamaCppArguments, arguments_of
@@ -143,8 +143,9 @@ class LlamaCpp(BatchingEngine):
         self._scheduler = Scheduler(self._cells, arguments.max_num_seqs, arguments.max_num_batched_tokens)
         self._scheduler.adapters = bool(adapters)
         self._held = self._scheduler.held
+        operate, wake = self._operations.append, self._work.set
         self._shared = Shared(
-            self._scheduler, self._cells, self._transfer, self._operations.append, self._work.set, self._totals
+            self._scheduler, self._cells, self._transfer, operate, wake, self._totals, model.export_bytes
         )
         self.schedulers, self.clocks = [self._scheduler], [StepClock()]
         self._step_budget.rate = rate
@@ -268,7 +269,7 @@ class LlamaCpp(BatchingEngine):
         """Digest of all that must agree for the bytes of a block to mean the same; empty without hand-off."""
         return self._layout
 
-    def export(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+    def export(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
         """Compute a prompt but for its last token, and put each full block, or the state; returns what cancels it.
 
         A request that cannot be served is an error given to `done`.
@@ -288,16 +289,16 @@ class LlamaCpp(BatchingEngine):
         ids = tokens.unpack(request.token_ids + request.prior_output)[: split + 1]
         sequence = Sequence(None, ids, self.block_size, self.hashes(request), split)
         kind = StateExport if self._whole else Export
-        return kind(self._shared, request, self._asked(sequence), put, done).cancel
+        return kind(self._shared, request, self._asked(sequence), put, done, room).cancel
 
-    def export_stored(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+    def export_stored(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
         """Put the full blocks of a prompt but for its last token that are in the device or its tiers."""
         if self._stored is None:
             done(BadRequest("this worker gives no blocks that it has stored"))
             return _nothing
         ids = request.token_ids + request.prior_output
         ids = ids[: 4 * self._split(len(ids) // 4)]
-        return self._stored.begin(block_hashes(ids, self.block_size, request.salt), put, done)
+        return self._stored.begin(block_hashes(ids, self.block_size, request.salt), put, done, room)
 
     def hold(self, request: Generate, reply: Reply, limit: int) -> Held:
         """Have a request computed later, with blocks from elsewhere. Raises BadRequest as `queue` does."""

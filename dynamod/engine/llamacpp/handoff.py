@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dynamod.message.errors import EngineFailed
 from dynamod.message.worker import Generate
 
-from ..batching.handoff import Done, Put
+from ..batching.handoff import AskRoom, Done, Put, Room, unlimited
 from .kv_cells import REMOVE, Cells, Operation, Sequence
 from .scheduler import Scheduler
 from .transfers import Transfer
@@ -30,7 +30,10 @@ class Totals:
 
 
 class Shared(NamedTuple):
-    """What exports and imports of one engine share. `transfer` and `operate` happen in the order of the calls."""
+    """What exports and imports of one engine share. `transfer` and `operate` happen in the order of the calls.
+
+    `export_bytes`: of an exported block, or of a state at least.
+    """
 
     scheduler: Scheduler
     cells: Cells
@@ -38,13 +41,26 @@ class Shared(NamedTuple):
     operate: Callable[[Operation], None]
     wake: Callable[[], None]
     totals: Totals
+    export_bytes: int = 0
 
 
 class Export:
-    """Computes and exports all blocks of a sequence that has a `split`: behind its last block, which is not its end."""
+    """Computes and exports all blocks of a sequence that has a `split`: behind its last block, which is not its end.
 
-    def __init__(self, shared: Shared, request: Generate, sequence: Sequence, put: Put, done: Done) -> None:
+    `room`: for each block. One without stays in the KV cache, and so do those behind it.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        request: Generate,
+        sequence: Sequence,
+        put: Put,
+        done: Done,
+        room: AskRoom = unlimited,
+    ) -> None:
         self.request = request
+        self._room = Room(room, shared.export_bytes, self._resume)
         self._shared, self._sequence, self._put, self._done = shared, sequence, put, done
         self._left = self._count()
         self._over = False
@@ -72,11 +88,19 @@ class Export:
         size = self._shared.cells.size
         return index * size, (index + 1) * size, self._sequence.name(index)
 
-    def _parts(self, first: int, end: int) -> None:
+    def _resume(self) -> None:
+        if not (self._over or self._sequence.gone):
+            self._shared.scheduler.resume(self._sequence)
+            self._shared.wake()
+
+    def _parts(self, first: int, end: int) -> int:
         for index in range(first, end):
+            if not self._room.take():
+                return index
             start, stop, name = self._part(index)
             told = functools.partial(self._exported, name)
             self._shared.transfer(Transfer(self._sequence.slot, start, stop, name, None, told))
+        return end
 
     def _exported(self, name: int, result: bytes | Exception) -> None:
         if self._over:

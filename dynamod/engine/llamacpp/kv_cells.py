@@ -36,8 +36,9 @@ class Sequence:
     `held`: its blocks, in order: a full and computed one by its sequence hash. `slot`: llama.cpp's number of the
     sequence, -1 while it has none. `gone`: it has ended, or its reader has left. `split`: a step ends before this
     position. `singly`: from this position on, 0: nowhere, each token gets a step of its own. `export`: gets the first
-    block that is newly there and the one behind the last; such a sequence ends at its split, which is one token before
-    its end. `state`: comes into its slot when it has one; `awaited`: it is on its way, and nothing is computed.
+    block that is newly there and the one behind the last, and returns the one behind the last that it has taken; such a
+    sequence ends at its split, which is one token before its end. `state`: comes into its slot when it has one;
+    `awaited`: it is on its way, and nothing is computed.
     """
 
     __slots__ = (
@@ -74,7 +75,7 @@ class Sequence:
         self.gone = False
         self.split = split
         self.singly = 0
-        self.export: Callable[[int, int], None] | None = None
+        self.export: Callable[[int, int], int] | None = None
         self.exported = 0  # blocks
         self.fetched = False  # blocks came from a tier, or were to
         self.state: HeldState | None = None

@@ -178,6 +178,11 @@ class Model:
         return rate
 
     @property
+    def export_bytes(self) -> int:
+        """Of a block for another worker, or of a prompt's state at least; 0 where there are none."""
+        return 0 if self._transfers is None else self._transfers.export_bytes
+
+    @property
     def layout(self) -> str:
         """Digest of what must agree with another process for blocks to be exchanged; empty where they are not."""
         if self._transfers is None:

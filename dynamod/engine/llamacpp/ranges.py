@@ -34,6 +34,7 @@ class Ranges(Transfers):
                 self._api.llama_state_seq_get_data(self._context, self._buffer, self._bytes, 0)
                 self.head = bytes(self._buffer[:_HEAD])
         self._room(sizes[0] + (self._size - 1) * (sizes[1] - sizes[0]))
+        self.export_bytes = self._bytes + CHECKSUM
 
     def run(self, transfer: Transfer) -> None:
         """Do it, and say what came of it. Never raises."""
@@ -54,8 +55,8 @@ class Ranges(Transfers):
     def import_(self, transfer: Transfer, data: bytes) -> None:
         """Make them cells of the slot. Raises TransferFailed."""
         api, scratch = self._api, self._scratch
-        if len(data) != self._bytes + CHECKSUM:
-            raise TransferFailed(f"a block has {self._bytes + CHECKSUM} bytes, not {len(data)}")
+        if len(data) != self.export_bytes:
+            raise TransferFailed(f"a block has {self.export_bytes} bytes, not {len(data)}")
         state, count = opened(data, transfer.name)
         if api.llama_state_seq_set_data(self._context, state, count, scratch) != count:
             raise TransferFailed("llama.cpp refuses the bytes")

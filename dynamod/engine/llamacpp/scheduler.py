@@ -9,8 +9,9 @@ A step computes with one adapter or with none. Where there are adapters, each ha
 when it has nothing to compute; the next turn has the one whose last was longest ago. Sequences are admitted in their
 order, whoever has the turn.
 
-Sequences whose blocks are exported are prompts like others, and end with their last block. Held ones wait for blocks
-from elsewhere, in cells of their own once the first has come: no step has them, and they give way before others do.
+Sequences whose blocks are exported are prompts like others, and end with their last block. One that has been computed,
+while blocks of it wait for room where they go, is held. Other held ones wait for blocks from elsewhere, in cells of
+their own once the first has come: no step has held ones, and they give way before others do.
 
 Without a cache a prompt is exported as a whole, its state, when all of it is computed. One whose state has come is
 admitted in its turn, has the state imported into its slot, and is in no step before that is over.
@@ -66,8 +67,11 @@ class Scheduler(BatchScheduler[Sequence]):
 
     def take(self, sequence: Sequence) -> bool:
         """Give a held sequence cells for its prompt, the cached ones too; False when there is no room now."""
-        taken = sum([one.slot >= 0 for one in self.held])
-        return taken < self.cells.slots - self._most and self.cells.admit(sequence, len(self.running))
+        return self._held_fits() and self.cells.admit(sequence, len(self.running))
+
+    def _held_fits(self) -> bool:
+        """Whether one more held sequence may have a slot."""
+        return sum([one.slot >= 0 for one in self.held]) < self.cells.slots - self._most
 
     def go(self, sequence: Sequence) -> None:
         """A held sequence is computed now. Without a place it waits; what has been imported stays cached then."""
@@ -291,14 +295,30 @@ class Scheduler(BatchScheduler[Sequence]):
     def _export(self) -> None:
         """Have the blocks exported that are there now, each once; without a cache the state of all."""
         for sequence in self._exports.copy():
-            over = sequence.computed == sequence.split
-            end = sequence.computed // self.cells.size if self.cells.caching else int(over)
-            if end > sequence.exported:
-                assert sequence.export is not None
-                first, sequence.exported = sequence.exported, end
-                sequence.export(first, end)
-            if over:
-                self.remove(sequence)
+            self._export_of(sequence)
+
+    def _export_of(self, sequence: Sequence) -> None:
+        size, caching = self.cells.size, self.cells.caching
+        over = sequence.computed == sequence.split
+        end, count = (sequence.computed // size, sequence.split // size) if caching else (int(over), 1)
+        if end > sequence.exported:
+            assert sequence.export is not None
+            sequence.exported = sequence.export(sequence.exported, end)
+        if sequence.exported == count:
+            self.remove(sequence)
+        elif over and sequence in self.running:
+            self.running.remove(sequence)
+            if not self._held_fits():
+                self.free(sequence)
+            self.held.append(sequence)
+
+    def resume(self, sequence: Sequence) -> None:
+        """There is room for blocks of an export that had none; those that had to give way are computed again."""
+        if sequence in self.held and sequence.slot < 0:
+            self.held.remove(sequence)
+            self.waiting.appendleft(sequence)
+        else:
+            self._export_of(sequence)
 
     def _alone(self, chunk: int) -> list[Row]:
         """A step of the oldest suspect."""

@@ -8,7 +8,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from .transfers import Transfer, TransferFailed, Transfers, opened, sealed
+from .transfers import CHECKSUM, Transfer, TransferFailed, Transfers, opened, sealed
 
 _HEAD = 40
 """Bytes at the start of the state of one token that depend on the model and the kind of its memory alone."""
@@ -26,6 +26,7 @@ class States(Transfers):
         """Learn what the state of one token looks like."""
         compute(0)
         state = self._state(0)
+        self.export_bytes = len(state) + CHECKSUM
         self.head = b"whole state" + len(state).to_bytes(8, "little") + bytes(state[:_HEAD])
 
     def export_(self, transfer: Transfer) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from dynamod.kvcache.tiers.tiers import Loading, Tiers
 
-from ..batching.handoff import Done, Put
+from ..batching.handoff import AskRoom, Done, Put, Room, unlimited
 from .handoff import Shared
 from .ranges import Ranges
 from .tiering import ALONE, BESIDE
@@ -27,9 +27,9 @@ class StoredExports:
         self.open: deque[_StoredExport] = deque()
         self.pending = False
 
-    def begin(self, names: Sequence[int], put: Put, done: Done) -> Callable[[], object]:
+    def begin(self, names: Sequence[int], put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
         """Put those of these blocks that are here, up to the first that is not; returns what cancels it."""
-        export = _StoredExport(self, names, put, done)
+        export = _StoredExport(self, names, put, done, Room(room, self.ranges.export_bytes, self.wake))
         self.open.append(export)
         self.wake()
         return export.cancel
@@ -46,8 +46,8 @@ class StoredExports:
 class _StoredExport:
     """The blocks of one prompt, in order."""
 
-    def __init__(self, owner: StoredExports, names: Sequence[int], put: Put, done: Done) -> None:
-        self._owner, self._names, self._put, self._done = owner, names, put, done
+    def __init__(self, owner: StoredExports, names: Sequence[int], put: Put, done: Done, room: Room) -> None:
+        self._owner, self._names, self._put, self._done, self._room = owner, names, put, done, room
         self._next = self._exporting = 0  # the block to give next, and how many are in the thread
         self._loading: Loading | None = None
         self._tried = -1  # the block for which tiers were asked last
@@ -63,16 +63,18 @@ class _StoredExport:
         """Some blocks, for about so many seconds of the thread; returns what is left of these."""
         ranges, cells = self._owner.ranges, self._owner.shared.cells
         while left > 0 and not self._over:
-            if self._loading is not None:
-                if (block := self._loading.take()) is not None:
-                    self._next += 1
-                    self._given(block.name, block.data)
-                    left -= ranges.import_seconds  # about as long as the copy takes
-                elif self._loading.over:
-                    self._loading = None
-                else:
+            if self._loading is not None and self._loading.over:
+                self._loading = None
+            elif self._loading is not None:
+                if not self._room.there() or (block := self._loading.take()) is None:
                     return left
+                self._room.take()
+                self._next += 1
+                self._given(block.name, block.data)
+                left -= ranges.import_seconds  # about as long as the copy takes
             elif (place := self._place()) is not None:
+                if not self._room.take():
+                    return left
                 name, size, (slot, index) = self._names[self._next], cells.size, place
                 told = functools.partial(self._exported, name)
                 self._next += 1

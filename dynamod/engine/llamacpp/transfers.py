@@ -40,10 +40,14 @@ class Transfer:
 
 
 class Transfers(ABC):
-    """`head`: says what kind of cache this is. `export_seconds`, `import_seconds`: what one takes, by the last ones."""
+    """`head`: says what kind of cache this is. `export_seconds`, `import_seconds`: what one takes, by the last ones.
+
+    `export_bytes`: what one has, at least.
+    """
 
     def __init__(self) -> None:
         self.head = b""
+        self.export_bytes = 0
         self.export_seconds = self.import_seconds = _SECONDS
 
     @abstractmethod

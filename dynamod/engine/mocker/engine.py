@@ -18,7 +18,7 @@ from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine
-from ..batching.handoff import Done, Held, Put
+from ..batching.handoff import AskRoom, Done, Held, Put, unlimited
 from ..batching.steps import Chunk
 from . import output
 from .arguments import MockerArguments, arguments_of
@@ -97,7 +97,9 @@ class Rank:
             self._hand_out(self._number, step.tokens)
             clock.end()
             if self.exports:
-                self.exports = [export for export in self.exports if export.goes_on(step.finished)]
+                for export in tuple(self.exports):
+                    if not export.goes_on(step.finished):
+                        self.drop(export)
 
     def _stored(self, parent: int | None, blocks: Sequence[int]) -> None:
         acting = self.scheduler.acting
@@ -280,11 +282,11 @@ class Mocker(BatchingEngine):
         """Model and sizes: what a block's bytes depend on here."""
         return f"mocker/1/{self._card.mdc_sum}/{self.block_size}/{self.arguments.kv_bytes_per_token}"
 
-    def export(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+    def export(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
         """Compute a prompt for another worker."""
         ids = (request.token_ids + request.prior_output)[:-4]  # the last token gives the next one: the reader's work
         export = Export(
-            PrefixHashes(self.block_size, ids), self.block_size, self.arguments.kv_bytes_per_token, put, done
+            PrefixHashes(self.block_size, ids), self.block_size, self.arguments.kv_bytes_per_token, put, done, room
         )
         if not export.hashes.blocks:
             done(None)
@@ -294,16 +296,17 @@ class Mocker(BatchingEngine):
         rank = self._rank(export.hashes.blocks, length)
         rank.exports.append(export)
         rank.add(export.sequence)
-        return functools.partial(rank.drop, export)
+        export.left = functools.partial(rank.drop, export)
+        return export.left
 
-    def export_stored(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+    def export_stored(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
         """Give what the cache of a rank has, and behind that what tiers have, when that would be loaded."""
         names = block_hashes((request.token_ids + request.prior_output)[:-4], self.block_size)
         here = max(rank.scheduler.pool.cached_prefix(names) for rank in self.ranks)
         below = self.tiers.found(names[here:]) if self.tiers is not None else 0
         names, seconds = names[: here + below], self._load_seconds(names[here : here + below])
         size = self.block_size * self.arguments.kv_bytes_per_token
-        return StoredExport(names, size, here, seconds, put, done).cancel
+        return StoredExport(names, size, here, seconds, put, done, room).cancel
 
     def hold(self, request: Generate, reply: Reply, limit: int) -> Held:
         """Hold a request until its blocks have come."""

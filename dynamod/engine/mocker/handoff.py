@@ -5,13 +5,13 @@ would be.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dynamod.kvcache.hashes import PrefixHashes
 from dynamod.kvcache.pool import Block
 
-from ..batching.handoff import Done, Put
+from ..batching.handoff import AskRoom, Done, Put, Room
 from .arguments import MockerArguments
 from .scheduler import Sequence as Scheduled
 
@@ -25,51 +25,74 @@ def content(name: int, size: int) -> bytes:
 
 
 class Export:
-    """A prompt that is computed for another worker. `hashes`: of its full blocks; `sequence`: set by the engine."""
+    """A prompt that is computed for another worker. `hashes`: of its full blocks; `sequence`: set by the engine.
+
+    `left` is called when it ends behind its last step, because blocks waited for room.
+    """
 
     sequence: Scheduled
+    left: Callable[[], object]
 
-    def __init__(self, hashes: PrefixHashes, block_size: int, bytes_per_token: int, put: Put, done: Done) -> None:
+    def __init__(
+        self, hashes: PrefixHashes, block_size: int, bytes_per_token: int, put: Put, done: Done, room: AskRoom
+    ) -> None:
         self.hashes = hashes
         self._size, self._bytes = block_size, block_size * bytes_per_token
         self._put, self._done, self._sent = put, done, 0
+        self._room = Room(room, self._bytes, self._resume)
+        self._computed, self._over = 0, False
 
     def goes_on(self, finished: Sequence[Scheduled]) -> bool:
         """Behind a step: hand out the blocks that are computed now. `finished`: sequences that have ended with it."""
-        over = self.sequence in finished
-        computed = len(self.hashes.blocks) if over else self.sequence.computed // self._size
-        for name in self.hashes.blocks[self._sent : computed]:
+        self._over = self._over or self.sequence in finished
+        self._computed = len(self.hashes.blocks) if self._over else self.sequence.computed // self._size
+        return self._give()
+
+    def _give(self) -> bool:
+        while self._sent < self._computed and self._room.take():
+            name = self.hashes.blocks[self._sent]
+            self._sent += 1
             self._put(name, content(name, self._bytes))
-        self._sent = max(self._sent, computed)
-        if over:
+        if self._over and self._sent == self._computed:
             self._done(None)
-        return not over
+            return False
+        return True
+
+    def _resume(self) -> None:
+        if not self._give():
+            self.left()
 
 
 class StoredExport:
     """Blocks, each of `size` bytes, for another worker: `here` are put at once, all behind them after `seconds`."""
 
-    def __init__(self, names: Sequence[int], size: int, here: int, seconds: float, put: Put, done: Done) -> None:
+    def __init__(
+        self, names: Sequence[int], size: int, here: int, seconds: float, put: Put, done: Done, room: AskRoom
+    ) -> None:
         self._names, self._size, self._put, self._done = names, size, put, done
-        self._give(0, here)
+        self._room = Room(room, size, self._give)
+        self._here, self._sent = here, 0
         self._timer: asyncio.TimerHandle | None = None
         if here < len(names):
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._loaded, here)
-        else:
-            done(None)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._loaded)
+        self._give()
 
     def cancel(self) -> None:
         """Its reader has left."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _loaded(self, first: int) -> None:
-        self._give(first, len(self._names))
-        self._done(None)
+    def _loaded(self) -> None:
+        self._here = len(self._names)
+        self._give()
 
-    def _give(self, first: int, end: int) -> None:
-        for name in self._names[first:end]:
+    def _give(self) -> None:
+        while self._sent < self._here and self._room.take():
+            name = self._names[self._sent]
+            self._sent += 1
             self._put(name, content(name, self._size))
+        if self._sent == len(self._names):
+            self._done(None)
 
 
 class Imports:

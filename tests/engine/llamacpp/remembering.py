@@ -1,8 +1,10 @@
 """The scheduler's surroundings in its tests: cells that remember what was computed in them, and who knows of blocks."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+from dynamod.engine.batching.handoff import AskRoom
 from dynamod.engine.llamacpp.handoff import Export, HeldRequest, Shared, Totals
 from dynamod.engine.llamacpp.kv_cells import Cells, Operation, Sequence
 from dynamod.engine.llamacpp.scheduler import Row, Scheduler
@@ -101,7 +103,10 @@ class House:
         cached: int = 3,
         caching: bool = True,
         idle: int | None = None,
+        room: int | None = None,
     ) -> None:
+        self.room = room  # blocks that may still be exported; None: all
+        self.waiting_for_room: list[Callable[[], object]] = []
         self.memory = Remembering(blocks * SIZE)
         self.told: set[int] = set()
         self.exports = False
@@ -149,7 +154,20 @@ class House:
         split = (len(ids) - 1) // SIZE * SIZE if self.cells.caching else len(ids) - 1
         sequence = Sequence(None, ids[: split + 1], SIZE, split=split)
         self.exports = True
-        return Exported(self.shared, sequence)
+        return Exported(self.shared, sequence, self._room)
+
+    def _room(self, _size: int, then: Callable[[], object]) -> bool:
+        if self.room == 0:
+            self.waiting_for_room.append(then)
+            return False
+        self.room = None if self.room is None else self.room - 1
+        return True
+
+    def make_room(self) -> None:
+        """For one block of each export that waits."""
+        waiting, self.waiting_for_room = self.waiting_for_room, []
+        for then in waiting:
+            then()
 
     def tell(self) -> None:
         """What the thread says of imports and exports reaches the loop."""
@@ -247,9 +265,12 @@ class House:
     def run(self) -> None:
         for _ in range(10_000):
             self.tell()
-            if self.scheduler.idle:
+            if not self.scheduler.idle:
+                self.step()
+            elif self.waiting_for_room:
+                self.make_room()
+            else:
                 return
-            self.step()
         raise AssertionError("it never ends")
 
 
@@ -273,7 +294,7 @@ class Held:
 class Exported:
     """What has been put: all blocks of the prompt, each once and in order."""
 
-    def __init__(self, shared: Shared, sequence: Sequence) -> None:
+    def __init__(self, shared: Shared, sequence: Sequence, room: AskRoom) -> None:
         self.sequence = sequence
         self.size = SIZE if shared.cells.caching else sequence.split
         self.wanted = block_hashes(tokens.pack(sequence.ids[: sequence.split]), self.size)
@@ -281,7 +302,7 @@ class Exported:
         self.ends: list[Exception | None] = []
         request = Generate("r", "m", b"")
         kind = Export if shared.cells.caching else StateExport
-        self.export = kind(shared, request, sequence, self._put, self.ends.append)
+        self.export = kind(shared, request, sequence, self._put, self.ends.append, room)
 
     def _put(self, name: int, data: bytes) -> None:
         assert not self.ends

@@ -83,6 +83,51 @@ def test_an_export_that_gives_way_puts_the_rest_later() -> None:
     assert (export.names, export.ends) == (export.wanted, [None])
 
 
+def test_an_export_without_room_waits_computed_and_in_its_cells() -> None:
+    house = House(64, budget=8, room=2)
+    export, other = house.export(list(range(21))), house.add([7, 8, 9], answer=30)
+    while not other.gone:
+        house.step()
+    house.tell()
+    assert (len(export.names), house.scheduler.running, house.scheduler.held) == (2, [], [export.sequence])
+    assert house.scheduler.lengths() == ([21], [])
+    assert (sum(house.computed()), house.scheduler.idle) == (20 + 3 + 30, True)
+    house.make_room()
+    house.tell()
+    assert (len(export.names), len(house.waiting_for_room)) == (3, 1)
+    house.run()
+    assert (export.names, export.ends) == (export.wanted, [None])
+    assert sum(house.computed()) == 20 + 3 + 30, "nothing was computed again"
+    house.nothing_left()
+
+
+def test_an_export_without_room_gives_way_and_is_computed_again() -> None:
+    house = House(8, budget=8, room=1)
+    export = house.export(list(range(21)))
+    while not house.scheduler.idle:
+        house.step()
+    other = house.add(list(range(100, 110)), answer=20)
+    while not other.gone:
+        house.step()
+    assert (export.sequence.slot, len(export.names), house.scheduler.preemptions) == (-1, 1, 1)
+    house.run()
+    assert (export.names, export.ends) == (export.wanted, [None])
+    assert sum(house.computed()) > 20 + 10 + 20
+    house.nothing_left()
+
+
+def test_an_export_that_is_cancelled_while_it_has_no_room() -> None:
+    house = House(64, room=0)
+    export = house.export(list(range(21)))
+    while not house.scheduler.idle:
+        house.step()
+    export.export.cancel()
+    house.make_room()
+    house.tell()
+    assert (export.names, export.ends) == ([], [])
+    house.nothing_left()
+
+
 @pytest.mark.parametrize("fault", [True, False])
 def test_a_step_that_fails_ends_only_the_export_at_fault(fault: bool) -> None:
     house = House(64)
@@ -240,7 +285,7 @@ _EVENT = st.one_of(
     st.tuples(st.just("step"), st.integers(1, 20), st.booleans()),
     st.tuples(st.just("put"), _NUMBER, st.sampled_from(["", "", "", "damaged", "name"])),
     st.tuples(st.sampled_from(["go", "cancel", "leave", "stop"]), _NUMBER, st.just(0)),
-    st.tuples(st.sampled_from(["tell", "fail", "ahead"]), st.just(0), st.just(0)),
+    st.tuples(st.sampled_from(["tell", "fail", "ahead", "room"]), st.just(0), st.just(0)),
 )
 
 
@@ -252,11 +297,12 @@ _EVENT = st.one_of(
     st.integers(4, 16),
     st.integers(1, 3),
     st.sampled_from([None, 0, 4]),
+    st.sampled_from([None, 0, 2]),
 )
 def test_whatever_happens_everybody_has_its_own_tokens(
-    events: list[Any], blocks: int, seqs: int, budget: int, cached: int, idle: int | None
+    events: list[Any], blocks: int, seqs: int, budget: int, cached: int, idle: int | None, room: int | None
 ) -> None:
-    house = House(blocks, seqs=seqs, budget=budget, cached=cached, idle=idle)
+    house = House(blocks, seqs=seqs, budget=budget, cached=cached, idle=idle, room=room)
     house.exports = True
     scheduler, added = house.scheduler, []
     held: list[Held] = []
@@ -272,6 +318,8 @@ def test_whatever_happens_everybody_has_its_own_tokens(
                 exports.append(house.export(first))
         elif what == "tell":
             house.tell()
+        elif what == "room":
+            house.make_room()
         elif what == "stop" and exports:
             exports[first % len(exports)].export.cancel()
             stopped.add(first % len(exports))

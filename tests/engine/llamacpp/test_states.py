@@ -48,6 +48,31 @@ async def engines(words: Any) -> AsyncIterator[Engines]:
     await made.close()
 
 
+async def test_a_state_waits_for_room_where_it_goes(engines: Engines, kind: Kind, words: Any) -> None:
+    """Its size is not known before: room for the least is asked for. The slot is free meanwhile."""
+    prefill = await engines.start(kind.path, **kind.arguments, max_num_seqs=1)
+    request = asked(noise(1, 300))
+    wanted = await Exported(prefill, request).wait()
+    asks: list[Any] = []
+    blocks: list[tuple[int, bytes]] = []
+    ends: list[Exception | None] = []
+
+    def room(size: int, then: Any) -> bool:
+        assert 0 < size <= len(wanted[0][1])
+        asks.append(then)
+        return False
+
+    prefill.export(request, lambda name, data: blocks.append((name, data)), ends.append, room)
+    await words.until(lambda: asks)
+    assert len((await engines.ask(prefill, asked(noise(2, 50))).wait()).ids) == 12, "others go on"
+    assert (blocks, ends) == ([], [])
+    [then] = asks
+    then()
+    await words.until(lambda: ends)
+    assert (blocks, ends, len(asks)) == (wanted, [None], 1)
+    await engines.idle(prefill)
+
+
 async def test_the_answer_has_the_bits_of_one_engine_alone(engines: Engines, kind: Kind) -> None:
     alone, prefill, decode = await three(engines, kind.path, **kind.arguments)
     assert prefill.layout() == decode.layout() != ""
