@@ -123,7 +123,7 @@ def _agent() -> _Agent:
 
 
 def _lacking() -> str:
-    """What NIXL lacks here: its wheel, or a card, without which TCP is faster, and its thread never rests; or nothing."""
+    """What NIXL lacks here, or nothing: its wheel, or a card. Without one TCP is faster, and its thread never rests."""
     if importlib.util.find_spec("nixl") is None:
         return f"NIXL is not installed: {extra_hint('nixl')}"
     if not (DEVICES.is_dir() and any(DEVICES.iterdir())):
