@@ -36,8 +36,8 @@ def test_nothing_installs_the_package_of_somebody_else() -> None:
 def test_every_extra_of_an_engine_has_an_engine(project: dict[str, Any]) -> None:
     extras = project["project"]["optional-dependencies"]
     engines = {entry.extra for entry in ENGINES.values() if entry.extra}
-    assert engines | {"all", "arima", "infra", "tensorrt-llm"} == extras.keys()
-    assert all(">=" in text for name in engines for text in extras[name])
+    assert engines | {"all", "arima", "infra", "nixl", "tensorrt-llm"} == extras.keys()
+    assert all(">=" in text for name in (*engines, "nixl") for text in extras[name])
     assert extras["tensorrt-llm"] == [f"{DISTRIBUTION}[trtllm]"]
 
 
@@ -51,3 +51,11 @@ def test_what_has_an_environment_of_its_own_is_not_resolved_in_a_checkout(projec
 def test_what_is_published_as_source_only_has_its_metadata_here(project: dict[str, Any]) -> None:
     known = {entry["name"]: entry["requires-dist"] for entry in project["tool"]["uv"]["dependency-metadata"]}
     assert {text.partition(">=")[0] for text in known["llama-cpp-python"]} >= {"numpy", "jinja2", "diskcache"}
+
+
+def test_a_checkout_has_nixl_without_torch(project: dict[str, Any]) -> None:
+    """Its wheels name torch, and both versions of CUDA; `transfer.nixl` and the engines' own import need neither."""
+    known = {entry["name"]: entry["requires-dist"] for entry in project["tool"]["uv"]["dependency-metadata"]}
+    assert [text.partition(">=")[0] for text in project["project"]["optional-dependencies"]["nixl"]] == ["nixl"]
+    assert known["nixl"] == ["nixl-cu12"]
+    assert known["nixl-cu12"] == ["numpy"]

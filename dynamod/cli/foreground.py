@@ -21,6 +21,7 @@ from dynamod.message.control import FINISH
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Ended, FromNode, Hello, Output, Refused, Report, Welcome
 from dynamod.observe.backlog import Backlog
+from dynamod.observe.memory import replacing
 from dynamod.observe.progress import ProgressLine
 from dynamod.runtime.attach import reach
 from dynamod.runtime.components.served import ServedModel
@@ -208,7 +209,8 @@ class _Foreground:
             raise UserError(f"a command in a terminal does not answer {command}")
         if self._request.again is None:
             return None
-        graph = await asyncio.to_thread(self._request.again)  # it imports the user's files: the loop must not wait
+        with replacing(row["pid"] for row in (self._report.rows if self._report is not None else ())):
+            graph = await asyncio.to_thread(self._request.again)  # it imports the user's files: the loop must not wait
         return absolute(graph, Path.cwd()).to_dict()
 
     # The graph.

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 
+from dynamod.daemon.names import node_name
 from dynamod.engine.interpreter import missing
 from dynamod.engine.lora import adapters_of
 from dynamod.engine.names import (
@@ -28,6 +29,9 @@ from dynamod.planner.settings import PlannerSettings, pool_kind
 from dynamod.preprocess.locate import local  # None for a model of Hugging Face: the worker asks for it
 from dynamod.worker.settings import WorkerSettings
 
+from .prefill_pairs import Checked, check_pairs
+from .room import check_room
+
 _PROCESSORS = {PROCESSOR: ProcessorSettings, ON_DEMAND: OnDemandSettings}
 
 
@@ -43,9 +47,10 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
 
     Raises UserError for a missing extra, an interpreter without dynamod, an unknown engine, wrong engine arguments, an
     engine that cannot do its worker's part of requests, adapters that it cannot load, a model that is not there or
-    cannot be read, and for keys, certificates and variables of the environment that a frontend cannot use, and for a
-    planner whose least is too much.
+    cannot be read, for keys, certificates and variables of the environment that a frontend cannot use, for a planner
+    whose least is too much, for KV tiers that have no room together, and for prefill workers whose blocks fit nobody.
     """
+    workers: list[Checked] = []
     for spec in graph.services.values():
         env = {**environ, **spec.envs}
         if spec.component_kind in _PROCESSORS:
@@ -60,11 +65,13 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
             Keys(settings)
             settings.tls()
         elif spec.component_kind == WORKER:
-            _check_worker(spec, env or os.environ)
+            workers.append(_check_worker(spec, env or os.environ))
         elif spec.component_kind == PLANNER:
             _check_planner(spec, graph)
         if spec.python and spec.component_kind != WORKER:
             missing(spec.python, (), env or os.environ)
+    check_pairs(workers)
+    check_room(graph, {one.spec.name: one.read for one in workers}, node_name(environ or os.environ))
     return graph
 
 
@@ -93,7 +100,7 @@ def _check_planner(spec: ServiceSpec, graph: Graph) -> None:
         raise UserError(problem, "a worker without GPUs counts as one; raise max-gpu-budget, or lower min-endpoint")
 
 
-def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
+def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:
     settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
     name, model = settings.name, settings.model
     if model and ENGINES[name].model:
@@ -107,7 +114,7 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
     check_names(settings.tool_call_parser, settings.reasoning_parser)
     settings.placement.check(name, lambda setting: f"{spec.name}.{setting}", spec.gpus)
     if not ENGINES[name].model:
-        return
+        return Checked(spec, settings, arguments, read, None)
     if not model:
         raise UserError(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
     from dynamod.preprocess.card import check_files
@@ -123,3 +130,4 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
             check_lora(name, adapters, arguments, path)
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}", "the model's files must be readable") from None
+    return Checked(spec, settings, arguments, read, path)

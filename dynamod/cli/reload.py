@@ -1,6 +1,7 @@
 """`dynamo reload`: a running graph gets new settings."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ import typer
 
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
+from dynamod.observe.memory import replacing
 
 from .options import ConfigFile, Finish, Form, Output, ServiceName, Socket, Target, target_and_overrides
 
@@ -49,7 +51,9 @@ def reload(
 
     from .preflight import check
 
-    loaded = check(load_graph(target, config_file, overrides=overrides, service_name=service_name), {})
+    loaded = load_graph(target, config_file, overrides=overrides, service_name=service_name)
+    with replacing(processes(control, lambda: name or _running(control, loaded))):
+        check(loaded, {})
     new = absolute(loaded, Path.cwd()).to_dict()
     running = name or _running(control, loaded)
     value = control.post("reload", graph=running, new=new, dry_run=dry_run, timeout=timeout)
@@ -58,6 +62,15 @@ def reload(
         return
     end = "nothing differs" if not value["changes"] else "would change" if dry_run else "has changed"
     print(*value["changes"], f"graph {value['graph']}{'' if value['changes'] else ':'} {end}", sep="\n")
+
+
+def processes(control: "Control", running: Callable[[], str]) -> list[int]:
+    """The processes of a graph of this machine, where it runs; what is wrong with its name is said elsewhere."""
+    try:
+        graph = running()
+        return [row["pid"] for row in control.get("ps") if row["graph"] == graph]
+    except UserError:
+        return []
 
 
 def _running(control: "Control", graph: "Graph") -> str:

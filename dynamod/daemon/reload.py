@@ -14,6 +14,7 @@ from dynamod.graph.diff import Changes, diff
 from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
+from dynamod.observe.memory import replacing
 
 from .names import graph_name
 from .runner import GraphRunner
@@ -52,8 +53,9 @@ def reloader(read: Callable[[], Sequence[Wanted]]) -> "Callable[[Node, float], A
     """
 
     async def reload(node: "Node", finish: float) -> None:
-        wanted = await asyncio.to_thread(read)  # it imports the user's files: the loop must not wait
         own = {name: runner for name, runner in node.graphs.items() if not runner.kept and not runner.session}
+        with replacing(process.pid for runner in own.values() for process in runner.processes()):
+            wanted = await asyncio.to_thread(read)  # it imports the user's files: the loop must not wait
         await follow(node, own, {one.called: one.graph for one in wanted}, finish)
         for name, kept in list(node.failed.items()):
             if why := await _try(node.start_graph(name, kept.graph, kept=True), name, logging.ERROR):

@@ -244,7 +244,9 @@ def require_handoff(
     module, other = entry.transfer
     words = [word.partition("=")[0].lstrip("-") for word in (*arguments, *(arguments.get("argv") or ()))]
     if module and other not in [word.replace("-", "_") for word in words] and _lacks(module, python, environ):
-        install = f"{python or 'python'} -m pip install --no-deps nixl nixl-cu12"
+        install = (
+            f"{python or 'python'} -m pip install --no-deps nixl nixl-cu12, or the extra 'nixl', which needs torch"
+        )
         raise UserError(f"engine '{name}' needs the package '{module}' as a {mode} worker", install, exit_code=3)
 
 

@@ -1,21 +1,46 @@
-"""Resident memory of processes, and sizes as people write them."""
+"""Memory of processes, what will be given back of it, and sizes as people write them."""
 
 import os
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 _SIZES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def resident(pid: int, proc: Path = Path("/proc")) -> int:
-    """Bytes of a process and its descendants; 0 when it has ended, or where nobody tells."""
+_returned: ContextVar[int] = ContextVar("returned", default=0)
+
+
+def resident(pid: int, proc: Path = Path("/proc"), *, own: bool = False) -> int:
+    """Bytes of a process and its descendants; 0 when it has ended, or where nobody tells.
+
+    `own`: without what others may have too, such as files that are read again; so much is free when they end.
+    """
     try:
-        found = int((proc / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        pages = [int(text) for text in (proc / str(pid) / "statm").read_text().split()]
+        found = (pages[1] - pages[2] * own) * os.sysconf("SC_PAGE_SIZE")
         tasks = [task / "children" for task in (proc / str(pid) / "task").iterdir()]
         children = [int(child) for task in tasks if task.exists() for child in task.read_text().split()]
     except (OSError, ValueError, IndexError):
         return 0
-    return found + sum(resident(child, proc) for child in children)
+    return found + sum(resident(child, proc, own=own) for child in children)
+
+
+@contextmanager
+def replacing(pids: Iterable[int]) -> Iterator[None]:
+    """Meanwhile `returned()` has what these processes hold: they end before those start that are looked at."""
+    token = _returned.set(sum(resident(pid, own=True) for pid in {*pids}))
+    try:
+        yield
+    finally:
+        _returned.reset(token)
+
+
+def returned() -> int:
+    """Bytes that will be free because processes are replaced."""
+    return _returned.get()
 
 
 def size(value: int | str) -> int:

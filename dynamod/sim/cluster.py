@@ -17,10 +17,12 @@ from dynamod.message.node import State
 from dynamod.message.worker import Request
 from dynamod.router.router import RouterSettings
 from dynamod.runtime.lifeline import ORPHAN_GRACE
+from dynamod.worker.handoff import LEASE
 
 from .daemon import Daemon, Link
 from .etcd import Etcd, SimulatedRegistry
 from .events import Log
+from .model import odd_layout
 from .process import EndpointDispatcher, SimulatedProcessor, SimulatedWorker
 from .shape import WORKERS, Poison, Shape
 from .transfer import Transfers
@@ -90,7 +92,8 @@ Sent = Callable[[Place, Instance, Request], None]
 class Cluster:
     """Builds nodes and processes, and knows which ways are cut. `sent` gets each request that leaves an ingress.
 
-    `broken`: chance of a transfer between workers to be broken.
+    `broken`: chance of a transfer between workers to be broken; `lease`: seconds for which prompts wait there. `odd`:
+    the name of a worker whose blocks have another layout.
     """
 
     def __init__(
@@ -101,11 +104,14 @@ class Cluster:
         options: EngineOptions,
         routing: RouterSettings,
         broken: float = 0.0,
+        lease: float = LEASE,
+        odd: str = "",
     ) -> None:
-        self.system, self.log, self.options, self.routing = system, log, options, routing
+        self.system, self.log, self.options, self.routing, self._odd = system, log, options, routing, odd
         self.wire = Wire(log, random_module.Random(random.getrandbits(64)), self.reachable, self.separated)
         self.etcd = Etcd(log, random_module.Random(random.getrandbits(64)), self._hears)
-        self.transfers = Transfers(random_module.Random(random.getrandbits(64)), broken, self.direct)
+        own = random_module.Random(random.getrandbits(64))
+        self.transfers = Transfers(log, own, self.direct, broken, lease)
         self.nodes: list[Node] = []
         self.places: dict[str, Place] = {}
         self._ways: dict[Process, tuple[SimulatedRegistry, Link]] = {}  # of live processes
@@ -239,7 +245,7 @@ class Cluster:
         worker = SimulatedWorker(
             process,
             registry,
-            replace(self.options, name=place.model) if place.model else self.options,
+            self._options(place),
             lambda state: self.reported(process, state),
             lambda kind, request: self._strike(place, kind, request),
             self.transfers,
@@ -254,8 +260,13 @@ class Cluster:
         if place.pooled:
             worker.starting, worker.draining = partial(self.starting, place), partial(self.draining, place)
             worker.ending = partial(self.ending, place)
+        worker.session_lease = self.transfers.lease
         place.worker = worker
         return worker
+
+    def _options(self, place: Place) -> EngineOptions:
+        given = replace(self.options, name=place.model) if place.model else self.options
+        return odd_layout(given) if place.name == self._odd else given
 
     def _role(self, place: Place, link: Link, role: DisaggregationMode, text: str) -> None:
         """A worker says its role, or the next one and what happens until then."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dynamod.engine.mocker.arguments import KvTransfer
+from dynamod.worker.handoff import LEASE
 
 from .cluster import Cluster, Node, Place
 from .scaling import ScalingFaults
@@ -39,7 +40,8 @@ class Plan:
     that crash or stop their workers, which fail of course. `prefill`: workers that compute prompts of more than
     `longest_local` tokens for the others; `broken`: the chance of a transfer between them to be broken,
     `kv_transfer`: who moves the blocks, the workers or their engines. `peers`: blocks are read from other workers that
-    have them.
+    have them. `lease`: seconds for which prompts wait for their readers, where these may be held up for longer. `odd`:
+    the worker whose blocks have another layout.
     """
 
     events: tuple[Event, ...]
@@ -51,6 +53,8 @@ class Plan:
     broken: float = 0.0
     kv_transfer: KvTransfer = "worker"
     peers: bool = False
+    lease: float = LEASE
+    odd: str = ""
 
     @property
     def strikes(self) -> int:
@@ -98,7 +102,13 @@ def draw(random: random_module.Random, shape: Shape) -> Plan:
     kv_transfer: KvTransfer = random.choice(("worker", "worker", "pull", "rendezvous")) if prefill else "worker"
     if gentle and kv_transfer == "rendezvous":  # what does not come is a migration, and these have a limit
         kv_transfer = "pull"
-    return Plan(tuple(events), gentle, workers, tuple(poison), prefill, longest_local, broken, kv_transfer, peers)
+    lease, odd = LEASE, ""
+    if "transfer" in shape.faults:
+        lease = random.choice((LEASE, 0.5, 2.0))
+        odd = random.choice(("", "", "", "", "w0", "p0" if prefill else "w1"))
+    return Plan(
+        tuple(events), gentle, workers, tuple(poison), prefill, longest_local, broken, kv_transfer, peers, lease, odd
+    )
 
 
 class Faults:

@@ -1,6 +1,7 @@
 """The model that simulated workers serve: a tokenizer in memory, and what every answer has to be."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from dynamod.engine.base import EngineOptions, Spawn
@@ -90,3 +91,8 @@ def options(blocks: int, speed: float, kv_transfer: KvTransfer = "worker") -> En
     """Options of a simulated worker. `speed`: below 1 it is slower than what the mocker stands for."""
     arguments = {"block_size": BLOCK, "num_gpu_blocks": blocks, "speedup_ratio": speed, "max_num_seqs": 64}
     return EngineOptions(MODEL, migration_limit=MIGRATIONS, arguments={**arguments, "kv_transfer": kv_transfer})
+
+
+def odd_layout(options: EngineOptions) -> EngineOptions:
+    """The same model on a worker whose blocks mean something else to all others."""
+    return replace(options, arguments={**options.arguments, "kv_bytes_per_token": 32})

@@ -21,7 +21,6 @@ from dynamod.migration.trial import CAUSE
 from dynamod.router.policies import NAMES
 from dynamod.router.prefill import PrefillSettings
 from dynamod.router.router import RouterSettings
-from dynamod.worker.handoff import LEASE
 
 from . import checks, watch
 from .clients import Client, PlannedRequest, workload
@@ -281,11 +280,12 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
     with LogCapture(log):
         async with System(seed=random.getrandbits(63)) as system:
             machine, routing = _machine(random, plan), _routing(random, plan)
-            cluster = Cluster(system, log, random, machine, routing, plan.broken)
+            cluster = Cluster(system, log, random, machine, routing, plan.broken, plan.lease, plan.odd)
             own = random_module.Random(f"pool {seed}")
             planners = Planners(cluster, scaling, own) if scaling is not None else None
             how = "gentle" if plan.gentle else "rough"
-            log("plan", f"{how}, {len(plan.events)} faults, {cluster.routing.mode}, kv_transfer {plan.kv_transfer}")
+            blocks = f"kv_transfer {plan.kv_transfer}, leases of {plan.lease:g} s, another layout: {plan.odd or 'none'}"
+            log("plan", f"{how}, {len(plan.events)} faults, {cluster.routing.mode}, {blocks}")
             await cluster.build(shape, plan.workers, 0.1, plan.prefill)
             await cluster.open(shape)
             if planners is not None:
@@ -297,7 +297,7 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
             await asyncio.sleep(LEASE_TTL + 6.0)
             if cluster.wire.harmed:  # what was lost shows in what comes next, and lost subscriptions are opened again
                 await asyncio.sleep(max(0.0, cluster.wire.drained() - loop.time()) + MAX_SILENCE + RETRY)
-                lease = LEASE if plan.prefill or plan.peers or (scaling is not None and scaling.prefill) else 0.0
+                lease = plan.lease if plan.prefill or plan.peers or (scaling is not None and scaling.prefill) else 0.0
                 await asyncio.sleep(lease)  # a lost cancel of a prompt shows by time alone
             if planners is not None:
                 await _settle(planners, log)

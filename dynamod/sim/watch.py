@@ -52,6 +52,7 @@ class Watch:
                 self._log.violate("clocks", f"{client.id} has got nothing for {now - client.active:.1f} s")
         for place in (*self._cluster.running(ingress=False), *self._cluster.running(ingress=True)):
             self._heartbeats(place, now)
+        self._cluster.transfers.look()
 
     def _heartbeats(self, place: Place, now: float) -> None:
         process, node = place.process, self._cluster.nodes[place.node]

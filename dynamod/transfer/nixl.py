@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dynamod.message.hints import extra_hint
+
 from .base import Kind, Listening, TransferError
 from .frames import AGENT_LIMIT, WINDOW, Frame, FrameError, Region
 from .reading import ReaderEnd
@@ -120,9 +122,13 @@ def _agent() -> _Agent:
     return _Agent()
 
 
-def _usable() -> bool:
-    """Whether NIXL is installed, and there is a card for it: without one, TCP is faster, and its thread never rests."""
-    return importlib.util.find_spec("nixl") is not None and DEVICES.is_dir() and any(DEVICES.iterdir())
+def _lacking() -> str:
+    """What NIXL lacks here, or nothing: its wheel, or a card. Without one TCP is faster, and its thread never rests."""
+    if importlib.util.find_spec("nixl") is None:
+        return f"NIXL is not installed: {extra_hint('nixl')}"
+    if not (DEVICES.is_dir() and any(DEVICES.iterdir())):
+        return f"there is no card for NIXL in {DEVICES}"
+    return ""
 
 
 async def _started() -> _Agent:
@@ -252,15 +258,15 @@ class Nixl:
         self, source: Callable[[type[SourceEnd]], SourceEnd], host: str, folder: Path | None, port: int
     ) -> Listening | None:
         """Listen at a free port of `host`, since TCP has `port`; None where NIXL is of no use. Raises OSError."""
-        if not _usable():
+        if _lacking():
             return None
         await _started()
         return await Tcp().listen(lambda _: source(NixlSource), host, folder, 0)
 
     async def connect(self, address: str, reader: Callable[[type[ReaderEnd]], ReaderEnd]) -> ReaderEnd:
         """Connect. Raises OSError, also where NIXL is of no use or no memory is free."""
-        if not _usable():
-            raise OSError("there is no NIXL here")
+        if lacking := _lacking():
+            raise OSError(lacking)
         part = (await _started()).take()
         if part is None:
             raise OSError("no memory is free for NIXL")

@@ -29,6 +29,20 @@ def serve(
     )
 
 
+def unlike(machine: Any, engine: str, answering: dict[str, Any], computing: dict[str, Any]) -> str:
+    """The URL of a frontend whose two workers differ; each has a command of its own, so nobody sees it before."""
+    for pool, arguments in (("decode", answering), ("prefill", computing)):
+        machine.start(
+            "dynamo-run",
+            *(f"in=dyn://m.{pool}.generate", f"out={engine}", "sample.gguf", "--model-name=sample"),
+            *("--disaggregation-mode", pool, "--extra-engine-args", json.dumps(arguments)),
+        ).ready()
+    front = ("--http-port=0", "--max-local-prefill-length=32")
+    url = str(machine.start("dynamo-run", "in=http", "out=auto", *front).ready())
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
+    return url
+
+
 def counts(machine: Any, url: str) -> dict[str, float]:
     """What the frontend has counted of prompts."""
     found: dict[str, float] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from .asking import chat_body
-from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, workers
+from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, unlike, workers
 from .nodes import Servers, front, instances, on, put
 from .together import together
 
@@ -130,11 +130,11 @@ def test_a_client_that_leaves_leaves_no_blocks(machine: Any) -> None:
 @together
 def test_workers_that_are_not_alike(machine: Any) -> None:
     """Another block size: the answer is computed where it is given, and that is counted."""
-    other = f"--PrefillWorker.engine_args={json.dumps({**SLOW, 'block_size': 32})}"
-    command = serve(machine, other)
-    url = command.ready()
     plain = serve(machine, "--Processor.remote-prefill=false", "--name=plain")
-    assert machine.chat(url, LONG, max_tokens=20) == machine.chat(plain.ready(), LONG, max_tokens=20)
+    expected = machine.chat(plain.ready(), LONG, max_tokens=20)
+    plain.end()
+    url = unlike(machine, "mocker", SLOW, {**SLOW, "block_size": 32})
+    assert machine.chat(url, LONG, max_tokens=20) == expected
     assert handoffs(machine)["failures"] == {"layout": 1}
 
 

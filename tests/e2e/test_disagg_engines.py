@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from .asking import chat_body
+from .disagg import unlike
 from .nodes import Servers, front, instances, on
 from .test_disagg import LONG, SLOW, counts, serve, sessions, workers
 from .together import together
@@ -121,9 +122,8 @@ def test_a_client_that_leaves_leaves_no_blocks(machine: Any, shape: str) -> None
 @together
 def test_workers_that_are_not_alike(machine: Any, shape: str) -> None:
     """By pull the answer is computed where it is given; by rendezvous nobody can, which is said."""
-    other = f"--PrefillWorker.engine_args={json.dumps({**SLOW, 'kv_transfer': shape, 'block_size': 32})}"
-    url = start(machine, shape, other).ready()
-    machine.until(lambda: [row["state"] for row in machine.ps()[:2]] == ["Ready", "Ready"])
+    given = {**SLOW, "kv_transfer": shape}
+    url = unlike(machine, "mocker", given, {**given, "block_size": 32})
     status, text = machine.ask(url, "/v1/chat/completions", chat_body(LONG, max_tokens=20))
     assert handoffs(machine)["failed"] >= 1
     if shape == "pull":
@@ -140,6 +140,14 @@ def test_what_cannot_be_is_one_line_before_anything_starts(machine: Any) -> None
     ended = start(machine, "push").wait(30)
     assert ended.code == 2
     assert "mocker argument kv_transfer: invalid enum value 'push'" in ended.err
+    other = f"--PrefillWorker.engine_args={json.dumps({**SLOW, 'block_size': 32})}"
+    says = "Worker.engine_args.block_size is 16, and PrefillWorker.engine_args.block_size is 32: no prompt that one"
+    ended = serve(machine, other).wait(30)
+    assert (ended.code, says in ended.err) == (2, True), ended.err
+    mocker = (f"--{name}.engine=mocker" for name in ("Worker", "PrefillWorker"))
+    mine = f"--Worker.engine_args={json.dumps(SLOW)}"
+    ended = machine.start("dynamo", "config", "check", "configs/disagg.yaml", *mocker, mine, other).wait(30)
+    assert (ended.code, says in ended.err) == (2, True), ended.err
 
 
 @pytest.mark.parametrize("shape", SHAPES)

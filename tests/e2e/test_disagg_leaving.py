@@ -17,7 +17,7 @@ import pytest
 from dynamod import sample
 
 from .block_ways import Detour, Late, Slow, Stalled, TcpWay
-from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, workers
+from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, unlike, workers
 from .together import together
 
 EXACT = {"block_size": 16, "flash_attn": "off", "split_tail": True, "n_threads": 1}
@@ -215,10 +215,13 @@ def test_workers_of_llamacpp_that_are_not_alike(machine: Any, what: str) -> None
         path.write_bytes(data)
         other = f"--PrefillWorker.model={path}"
     else:
-        other = f"--PrefillWorker.engine_args={json.dumps({**EXACT, 'block_size': 32})}"
+        other = ""
     given: dict[str, Any] = {"engine": "llamacpp", "arguments": EXACT}
     expected = alone(machine, [LONG], **given)
-    url = serve(machine, other, **given).ready()
+    if other:
+        url = serve(machine, other, **given).ready()
+    else:
+        url = unlike(machine, "llamacpp", EXACT, {**EXACT, "block_size": 32})
     assert [machine.chat(url, LONG, max_tokens=12)] == expected
     read = handoffs(machine)
     assert (read["failures"], read["blocks"]) == ({"layout": 1}, 0), read

@@ -101,7 +101,7 @@ async def test_blocks_that_do_not_come(
 async def test_a_prompt_that_nobody_reads_expires(
     words: Any, shape: TransferShape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_transfer, "LEASE", 0.1)
+    monkeypatch.setattr(own_transfer.MockerTransfer, "lease", 0.1)
     async with System() as system:
         prefill = await worker(words, system, shape, "prefill")
         asked = await prefill.ask(Prefill(words.generate(PROMPT))).wait()

@@ -100,7 +100,7 @@ def test_what_a_prefill_or_decode_worker_needs(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(ENGINES, "mocker", ENGINES["mocker"]._replace(transfer=("not_there", "its_own")))
     lacking = refused("mocker")
     assert str(lacking) == "engine 'mocker' needs the package 'not_there' as a decode worker"
-    assert lacking.hint == "python -m pip install --no-deps nixl nixl-cu12"
+    assert lacking.hint == "python -m pip install --no-deps nixl nixl-cu12, or the extra 'nixl', which needs torch"
     assert lacking.exit_code == 3
     require_handoff("mocker", "decode", {"its-own": {}})
     require_handoff("mocker", "decode", {"argv": ["--its-own=x"]})

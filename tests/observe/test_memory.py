@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dynamod.observe.memory import resident, size
+from dynamod.observe.memory import replacing, resident, returned, size
 
 MB = 1_000_000
 HOLDS = f"data = b'x' * {{}} * {MB}; print(flush=True); input()"
@@ -19,6 +19,11 @@ def test_a_process_and_its_descendants() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         assert 120 * MB < resident(process.pid) < 220 * MB
+        assert 120 * MB < resident(process.pid, own=True) < resident(process.pid)
+        assert returned() == 0
+        with replacing([process.pid, process.pid]):
+            assert 120 * MB < returned() < 220 * MB
+        assert returned() == 0
         process.communicate(b"\n", timeout=20)
     assert resident(process.pid) == 0
 

@@ -14,11 +14,15 @@ from dynamod.daemon.link import LinkServer
 from dynamod.discovery import view
 from dynamod.discovery.keys import exited_key
 from dynamod.discovery.view import View
+from dynamod.engine.batching.handoff import Held
+from dynamod.engine.mocker.own_transfer import MockerTransfer
+from dynamod.engine.own_transfer import Ready
 from dynamod.ingress.in_flight import RequestsInFlight
 from dynamod.ingress.remote_prefill import RemotePrompt
 from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
+from dynamod.message.worker import Generate, Handoff
 from dynamod.migration import request as request_module
 from dynamod.migration.request import InFlightRequest
 from dynamod.router.active import ActiveLoad
@@ -27,8 +31,12 @@ from dynamod.router.router import Router
 from dynamod.router.state import WorkerState
 from dynamod.sim.run import simulate
 from dynamod.sim.shape import Shape, faults_of
+from dynamod.transfer.sessions import Ending, Session, Sessions
+from dynamod.transport.base import Reply
 from dynamod.transport.inbox import Inbox
 from dynamod.transport.nats import wire as nats_wire
+from dynamod.worker.handoff import HandoffEndpoint
+from dynamod.worker.own_transfer import OwnTransferEndpoint
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -263,6 +271,68 @@ def keeps_the_load_of_prompts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemotePrompt, "_end", ended)
 
 
+def never_expires(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the leases of prompts."""
+
+    async def asleep(self: Sessions) -> None: ...
+
+    patch.setattr(Sessions, "_expire", asleep)
+
+
+def waits_for_ever_for_readers(patch: pytest.MonkeyPatch) -> None:
+    """An engine that moves blocks by itself keeps them until they are read."""
+    prefill = MockerTransfer.prefill
+
+    async def patient(self: MockerTransfer, request: Generate, ready: Ready) -> None:
+        patch.setattr(self, "lease", None)
+        await prefill(self, request, ready)
+
+    patch.setattr(MockerTransfer, "prefill", patient)
+
+
+def keeps_blocks_of_the_expired(patch: pytest.MonkeyPatch) -> None:
+    """The bytes of a session that has expired count for ever."""
+    forget = Sessions.forget
+
+    def kept(self: Sessions, session: Session, ending: Ending) -> None:
+        self._held += session.held if ending == "expired" else 0
+        forget(self, session, ending)
+
+    patch.setattr(Sessions, "forget", kept)
+
+
+def reads_any_layout(patch: pytest.MonkeyPatch) -> None:
+    """A reader does not look at the layout of what it is about to read."""
+    read = HandoffEndpoint._read
+
+    async def trusting(self: HandoffEndpoint, held: Held, request: Generate, handoff: Handoff, reply: Reply) -> None:
+        layout = self._engine.layout
+
+        def once() -> str:
+            patch.setattr(self._engine, "layout", layout)
+            return handoff.layout
+
+        patch.setattr(self._engine, "layout", once)
+        await read(self, held, request, handoff, reply)
+
+    patch.setattr(HandoffEndpoint, "_read", trusting)
+
+
+def gives_to_any_layout(patch: pytest.MonkeyPatch) -> None:
+    """A source does not look at the layout of its reader."""
+    attach = Sessions.attach
+
+    def attached(self: Sessions, name: str, _layout: str, reader: Any, first: int = 0) -> Any:
+        return attach(self, name, self._layout, reader, first)
+
+    patch.setattr(Sessions, "attach", attached)
+
+
+def engines_read_any_layout(patch: pytest.MonkeyPatch) -> None:
+    """A worker lets its engine read from an engine of another layout."""
+    patch.setattr(OwnTransferEndpoint, "adopt", lambda self, request, reply: self._engine.submit(request, reply))
+
+
 MUTANTS: list[tuple[Patch, str, set[str]]] = [
     (forgets_the_last_token, "crash,hang", {"prior output", "the text is the reference"}),
     (takes_doubled_frames, "double", {"the text is the reference", "finished is complete"}),
@@ -292,6 +362,12 @@ MUTANTS: list[tuple[Patch, str, set[str]]] = [
     (convicts_everybody, "poison", {"failures have a reason"}),
     (keeps_prompts_of_who_left, "transfer,leave,hang", {"work for nobody", "sessions end"}),
     (keeps_the_load_of_prompts, "transfer", {"load is released"}),
+    (never_expires, "transfer", {"sessions expire"}),
+    (waits_for_ever_for_readers, "transfer", {"sessions expire"}),
+    (keeps_blocks_of_the_expired, "transfer", {"sessions end"}),
+    (reads_any_layout, "transfer", {"layouts agree"}),
+    (gives_to_any_layout, "transfer", {"layouts agree"}),
+    (engines_read_any_layout, "transfer", {"layouts agree"}),
 ]
 
 

@@ -14,6 +14,8 @@ from dynamod.sim.run import simulate
 from dynamod.sim.scale import measure
 from dynamod.sim.shape import FAULTS, Shape, check_shape, faults_of
 from dynamod.sim.transfer import SimulatedTransfer
+from dynamod.transfer.sessions import Sessions
+from dynamod.worker.handoff import HandoffEndpoint
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = "from dynamod.sim.run import simulate\nfor seed in (4, 12, 99):\n    print(simulate(seed).digest)"
@@ -58,6 +60,31 @@ def test_blocks_are_moved_by_engines_too(monkeypatch: pytest.MonkeyPatch) -> Non
         assert not simulate(seed, Shape(faults=faults_of("transfer,crash,partition"))).problems
     assert set(came) == set(failed) == {"pull", "rendezvous"}
     assert min(*came.values(), *failed.values()) > 5
+
+
+def test_sessions_expire_and_layouts_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The requests whose prompts were lost that way end with the reference text: the clients look at that."""
+    forget, read = Sessions.forget, HandoffEndpoint._read
+    endings, failures, later = Counter[str](), Counter[str](), Counter[str]()
+
+    def counted(self: Sessions, session: Any, ending: Any) -> None:
+        endings[ending] += 1
+        forget(self, session, ending)
+
+    async def noted(self: HandoffEndpoint, held: Any, request: Any, *more: Any) -> None:
+        before = {kind: self._prompts.failed[kind] for kind in ("gone", "layout")}
+        await read(self, held, request, *more)
+        failures.update(kind for kind, count in before.items() if self._prompts.failed[kind] > count)
+
+    monkeypatch.setattr(Sessions, "forget", counted)
+    monkeypatch.setattr(HandoffEndpoint, "_read", noted)
+    for seed in range(60):
+        outcome = simulate(seed, Shape(faults=faults_of("transfer,crash,hang")))
+        assert not outcome.problems
+        later.update(outcome.ends)
+    assert min(endings["expired"], failures["gone"], failures["layout"]) > 5, (endings, failures)
+    assert endings["read"] > 100
+    assert later["finished"] > 1000
 
 
 def test_a_seed_is_the_same_again() -> None:

@@ -159,3 +159,16 @@ async def test_an_agent_that_cannot_be_described_is_not_offered(api: FakeApi) ->
     api.fault = "long"
     async with Source(None) as source:
         assert list(source.server.addresses) == ["tcp"]
+
+
+async def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, api: FakeApi) -> None:
+    async with Source(None) as source:
+        addresses = {"nixl": source.server.addresses["nixl"]}
+        session = source.filled(BLOCKS)
+        monkeypatch.setattr(nixl, "DEVICES", nixl.DEVICES / "nowhere")
+        with pytest.raises(TransferError, match="there is no card for NIXL in /nowhere"):
+            await collect(read(addresses, session.id, LAYOUT, 0))
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(TransferError, match=r"NIXL is not installed: .*pip install 'dynamod-llm\[nixl\]'"):
+            await collect(read(addresses, session.id, LAYOUT, 0))
+        assert await collect(read(source.server.addresses, session.id, LAYOUT, 0)) == BLOCKS  # by the next backend

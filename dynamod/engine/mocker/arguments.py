@@ -40,6 +40,11 @@ class SchedulerSettings(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     disk_gbps: Annotated[float, Meta(gt=0)] = 2.0
 
     @property
+    def takes_room(self) -> bool:
+        """Tiers have no bytes here."""
+        return False
+
+    @property
     def usable_blocks(self) -> int:
         """Blocks that admission may use."""
         return int(self.num_gpu_blocks * (1 - self.watermark))

@@ -35,6 +35,8 @@ _COUNT, _BLOCK = struct.Struct("<I"), struct.Struct("<QI")
 class MockerTransfer(OwnTransfer):
     """With a rendezvous what does not come is not computed here: the request fails with `HANDOFF_FAILED`."""
 
+    lease = LEASE
+
     def __init__(self, engine: "Mocker", shape: TransferShape) -> None:
         super().__init__(f"{engine.layout()}/{shape}")
         self.shape = shape
@@ -68,7 +70,7 @@ class MockerTransfer(OwnTransfer):
             await prompt.computed.wait()
             if self.shape == "pull":
                 ready(params)
-            async with asyncio.timeout(LEASE):
+            async with asyncio.timeout(self.lease):
                 await prompt.read.wait()
         except TimeoutError:
             self.expired += 1

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dynamod.kvcache.tiers.settings import TierSettings
 from dynamod.message.errors import UserError
 
 from ..adapter.arguments import Names, show
@@ -65,9 +66,9 @@ def defaults(values: Mapping[str, Any], *, sockets: str, context: int = 0, cpu: 
     return {**own, **values}
 
 
-def check(given: Mapping[str, Any], _block_size: int | None = None) -> None:
-    """Raise UserError for tiers that cannot be, whatever else is given."""
-    split(NAMES, given)
+def check(given: Mapping[str, Any], _block_size: int | None = None) -> TierSettings:
+    """The tiers. Raises UserError for those that cannot be, whatever else is given."""
+    return split(NAMES, given)[0]
 
 
 def flags(add: Callable[..., object]) -> None:

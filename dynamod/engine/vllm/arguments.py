@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dynamod.kvcache.tiers.settings import TierSettings
 from dynamod.message.errors import UserError
 
 from ..adapter.arguments import Names, has_tokenizer, show
@@ -103,9 +104,9 @@ def defaults(
     return {**own, **values}
 
 
-def check(given: Mapping[str, Any], _block_size: int | None = None) -> None:
-    """Raise UserError for tiers that cannot be, whatever else is given."""
-    split(NAMES, given)
+def check(given: Mapping[str, Any], _block_size: int | None = None) -> TierSettings:
+    """The tiers. Raises UserError for those that cannot be, whatever else is given."""
+    return split(NAMES, given)[0]
 
 
 def flags(add: Callable[..., object]) -> None:

@@ -4,14 +4,15 @@ import asyncio
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from dynamod.message.errors import UserError
+from dynamod.observe.memory import returned
 
 from .disk import DiskLevel
 from .files import BlockFiles, folder_bytes
@@ -42,6 +43,11 @@ class TierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kv_offload_after: Annotated[int, Meta(ge=1, le=1000)] = 2
 
     @property
+    def takes_room(self) -> bool:
+        """Whether the blocks of the tiers have bytes."""
+        return True
+
+    @property
     def tiered(self) -> bool:
         """Whether there is a tier."""
         return self.kv_host_gb > 0 or self.kv_disk_gb > 0
@@ -56,18 +62,58 @@ class TierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def problem(self) -> tuple[str, str] | None:
         """What this machine has no room for, as a setting's name and what is wrong; None when all is well."""
-        if not math.isfinite(self.kv_host_gb) or self.kv_host_gb * GB > free_memory():
-            return "kv_host_gb", f"{self.kv_host_gb:g} GB, but {free_memory() / GB:.1f} GB of memory are free"
+        free = free_memory() + returned()
+        if not math.isfinite(self.kv_host_gb) or self.kv_host_gb * GB > free:
+            return "kv_host_gb", f"{self.kv_host_gb:g} GB, but {free / GB:.1f} GB of memory are free"
         if not self.kv_disk_gb:
             return None
         folder = self.disk_folder
-        there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+        there = _existing(folder)
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
             return "kv_disk_path", f"{folder} cannot be written"
         free = shutil.disk_usage(there).free
         if not self.kv_disk_gb * GB <= free and not self.kv_disk_gb * GB <= (free := free + folder_bytes(folder)):
             return "kv_disk_gb", f"{self.kv_disk_gb:g} GB, but {free / GB:.1f} GB are free at {folder}"
         return None
+
+
+class Share(NamedTuple):
+    """The tiers of a component: `workers` on this machine have them, each its own."""
+
+    component: str
+    workers: int
+    tiers: TierSettings
+
+
+def shortage(shares: Sequence[Share]) -> str | None:
+    """What this machine has no room for when all of these workers have filled their tiers; None when all is well."""
+    hosts = [share for share in shares if share.tiers.kv_host_gb]
+    free = free_memory() + returned()
+    if sum(share.workers * share.tiers.kv_host_gb for share in hosts) * GB > free:
+        return f"{_said(hosts, 'kv_host_gb')}, but {free / GB:.1f} GB of memory are free"
+    systems: dict[int, list[Share]] = {}
+    for share in shares:
+        if share.tiers.kv_disk_gb:
+            systems.setdefault(_existing(share.tiers.disk_folder).stat().st_dev, []).append(share)
+    for disks in systems.values():
+        wanted = sum(share.workers * share.tiers.kv_disk_gb for share in disks) * GB
+        folders = dict.fromkeys(share.tiers.disk_folder for share in disks)
+        free = shutil.disk_usage(_existing(next(iter(folders)))).free
+        if wanted > free and wanted > (free := free + sum(folder_bytes(folder) for folder in folders)):
+            where = " and ".join(map(str, folders))
+            return f"{_said(disks, 'kv_disk_gb')}, but {free / GB:.1f} GB are free at {where}"
+    return None
+
+
+def _said(shares: Sequence[Share], name: str) -> str:
+    keys = " and ".join(f"{share.component}.{name}" for share in shares)
+    sizes = [f"{share.workers} x " * (share.workers > 1) + f"{getattr(share.tiers, name):g} GB" for share in shares]
+    return f"{keys}: {' and '.join(sizes)}"
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next(path for path in (folder, *folder.parents) if os.path.lexists(path))
 
 
 def with_environment(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,23 @@
+"""Which processes a reload replaces."""
+
+from typing import Any
+
+from dynamod.cli.reload import processes
+from dynamod.message.errors import UserError
+
+
+class FakeControl:
+    def get(self, path: str) -> Any:
+        assert path == "ps"
+        return [{"graph": "a", "pid": 5}, {"graph": "a", "pid": 6}, {"graph": "b", "pid": 7}]
+
+
+def test_the_processes_of_the_graph_that_is_replaced() -> None:
+    control: Any = FakeControl()
+    assert processes(control, lambda: "a") == [5, 6]
+    assert processes(control, lambda: "c") == []
+
+    def nobody() -> str:
+        raise UserError("no graph 'x' runs")
+
+    assert processes(control, nobody) == []
