@@ -57,9 +57,10 @@ def _pydantic(model: Any, value: Any) -> Any:
 def validate(model: type, config: Mapping[str, Any], service: str, failing: Fail | None = None) -> Any:
     """An instance of `model` from a section of a config, or the one UserError of the first thing wrong.
 
-    Keys may be spelled with `-` or `_`. A key the model does not know is an error unless it has `extra="allow"`. In a
-    struct null stands for the default of a field that cannot be null. `failing(path, problem, hint)` makes the error,
-    so that the caller can add file and line.
+    Keys may be spelled with `-` or `_`. A key the model does not know is an error unless it has `extra="allow"`; a
+    class method `belongs(key, config)` of the model may say where it belongs, else it returns nothing. In a struct
+    null stands for the default of a field that cannot be null. `failing(path, problem, hint)` makes the error, so that
+    the caller can add file and line.
     """
 
     def plain(path: Path, problem: str, hint: str) -> UserError:
@@ -139,7 +140,8 @@ def _normal(model: type, config: Mapping[str, Any], path: Path, fail: Fail) -> d
     for key, value in config.items():
         name = key if key in known else spelled.get(key.replace("-", "_"), key if loose else "")
         if not name:
-            raise fail((*path, key), "unknown key", known_hint(key, known))
+            belongs: Callable[[str, Mapping[str, Any]], str] = getattr(model, "belongs", lambda _key, _config: "")
+            raise fail((*path, key), "unknown key", belongs(key, config) or known_hint(key, known))
         if name in normal:
             raise fail((*path, key), f"given twice, as '{key}' and with the other of '-' and '_'", "")
         inner = next(_nested(known.get(name)), None)

@@ -1,5 +1,6 @@
 """The keys of a worker's section in a config file, and the engine's options made of them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -8,7 +9,7 @@ from msgspec import Meta
 
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.lora import AdapterSetting, adapters_of
-from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, arguments_with, canonical, default
+from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, add_flags, arguments_with, canonical, default
 from dynamod.engine.placement import Placement
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ReasoningField
 from dynamod.message.errors import UserError
@@ -16,6 +17,10 @@ from dynamod.message.errors import UserError
 
 def _about(description: str) -> Meta:
     return Meta(description=description)
+
+
+def _dashed(key: str) -> str:
+    return key.replace("_", "-")
 
 
 _PLACEMENT = ("tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank", "leader_addr")
@@ -98,6 +103,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _about("LoRA adapters, models of their own for clients: NAME=PATH, or objects with name, path and scale"),
     ] = []
     engine_args: Annotated[dict[str, Any], _about("handed to the engine as they are")] = {}
+
+    @classmethod
+    def belongs(cls, key: str, config: Mapping[str, Any]) -> str:
+        """Where an unknown key belongs: to the arguments of its engine, if that has such a one."""
+        found: set[str] = set()
+        try:
+            engine = canonical(str(config.get("engine") or default(str(config.get("model") or ""))))
+            add_flags(engine, lambda *flags, **_: found.update(flag.removeprefix("--") for flag in flags))
+        except (UserError, ImportError):  # of the engine's name, or it is not installed
+            return ""
+        return f"it is an argument of engine '{engine}': give it under engine_args" if _dashed(key) in found else ""
 
     @property
     def name(self) -> str:

@@ -13,7 +13,6 @@ from dynamod.transfer.base import Block, TransferError
 from dynamod.transfer.frames import PIECE, WINDOW
 from dynamod.transfer.names import BACKENDS
 from dynamod.transfer.reader import read
-
 from tests.ports import free_port
 
 from .places import LAYOUT, Source, broken, collect, each_backend, some_blocks, until
