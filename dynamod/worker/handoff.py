@@ -54,13 +54,15 @@ class _Refused(Exception):
 
 
 class TransferStatistics(msgspec.Struct, frozen=True):
-    """Prompts read from other workers: blocks, bytes, milliseconds; transfers that failed, `failures` by their kind.
+    """Prompts read from other workers: blocks, their tokens and bytes, milliseconds; failed transfers, by their kind.
 
     `saved_milliseconds`: what computing these blocks here would have taken, as measured; 0 where that is not known.
+    Engines that move blocks by themselves do not say how many: `blocks`, `tokens` and `saved_milliseconds` are 0 then.
     """
 
     transfers: Total
     blocks: Total
+    tokens: Total
     bytes: Total
     milliseconds: Total
     saved_milliseconds: Total
@@ -86,10 +88,10 @@ class _Counts:
         self.seconds = self.saved = 0.0
         self.failed: Counter[str] = Counter()
 
-    def totals(self) -> tuple[int, int, int, int, int, int, dict[str, int]]:
-        """In the order of TransferStatistics."""
+    def totals(self, size: int) -> tuple[int, int, int, int, int, int, int, dict[str, int]]:
+        """In the order of TransferStatistics. `size`: tokens of a block."""
         spent, saved, failed = round(self.seconds * 1000), round(self.saved * 1000), self.failed
-        return self.transfers, self.blocks, self.bytes, spent, saved, failed.total(), dict(failed)
+        return self.transfers, self.blocks, self.blocks * size, self.bytes, spent, saved, failed.total(), dict(failed)
 
 
 class HandoffEndpoint:
@@ -293,8 +295,8 @@ class HandoffEndpoint:
     def statistics(self) -> HandoffStatistics:
         """A snapshot."""
         sessions = self.sessions.statistics() if self.sessions is not None else None
-        peers = self._peers.totals()
-        return HandoffStatistics(*self._prompts.totals(), sessions, TransferStatistics(*peers) if any(peers) else None)
+        prompts, peers = (counts.totals(self._engine.block_size) for counts in (self._prompts, self._peers))
+        return HandoffStatistics(*prompts, sessions, TransferStatistics(*peers) if any(peers) else None)
 
 
 async def _ask(reply: Reply) -> None:
