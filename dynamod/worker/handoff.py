@@ -30,6 +30,8 @@ from dynamod.transfer.sessions import MOST_BYTES, Sessions, SessionStatistics
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
+from .unreachable import UnreachableSources
+
 log = logging.getLogger("dynamod.engine")
 
 SILENT: frozenset[Kind | str] = frozenset(("unreachable", "gone", "short", "stalled"))
@@ -42,7 +44,7 @@ PATIENCE = 1.0
 """Seconds that a reader waits for a block that another worker has stored; for all, as long as computing them takes."""
 
 FORGET = 60.0
-"""Seconds for which a worker remembers what such blocks took, or lost it. It tries them again then."""
+"""Seconds for which a worker remembers what such blocks took, or lost it, and whom it could not reach."""
 
 Read = Callable[[Mapping[str, str], str, str, int], AsyncGenerator[Block, None]]
 """Reads the blocks of a session (`transfer.reader.read`): addresses, session, layout, the first index."""
@@ -121,6 +123,7 @@ class HandoffEndpoint:
         self._server: BlockServer | None = None
         self._addresses: dict[str, str] = {}
         self._prompts, self._peers = _Counts(), _Counts()
+        self._unreachable = UnreachableSources(FORGET)
         self._forgets: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
@@ -231,16 +234,20 @@ class HandoffEndpoint:
     async def _read(self, held: Held, request: Generate, handoff: Handoff, reply: Reply) -> None:
         now = asyncio.get_running_loop().time
         began, counts = now(), self._peers if handoff.stored else self._prompts
-        first, lost = held.first, False
+        first, lost, tried = held.first, False, False
         try:
             if handoff.layout != self._engine.layout():
                 raise TransferError("layout", "the blocks of the two workers are not alike")
+            self._unreachable.check(handoff.addresses)
+            tried = True
             await self._take(held, handoff, counts, self._patience(held, request) if handoff.stored else None)
             counts.transfers += 1
         except (TransferError, _Refused) as error:
             kind = error.kind if isinstance(error, TransferError) else "refused"
             counts.failed[kind] += 1
-            lost = kind != "layout"
+            lost = tried
+            if tried and kind == "unreachable":
+                self._unreachable.add(handoff.addresses)
             text = "request %s: the prompt is computed here from block %d on: %s"
             log.warning(text, request.request_id, held.first, error)
             if kind in SILENT and not handoff.stored:

@@ -20,7 +20,7 @@ from dynamod.message.worker import Generate, Handoff
 from dynamod.transfer.base import Block, TransferError
 from dynamod.transfer.sessions import Sessions
 from dynamod.transport.base import CONFIRM, Reply
-from dynamod.worker.handoff import HandoffEndpoint
+from dynamod.worker.handoff import FORGET, HandoffEndpoint
 
 SIZE = 4  # tokens of a block, as words.mocker has it
 
@@ -258,6 +258,53 @@ async def test_it_asks_before_it_computes_a_prompt_whose_worker_may_have_crashed
             await asyncio.sleep(CONFIRM)
         assert computed(), "the ingress may be gone, or slow"
         assert reply.ended
+
+
+@virtual
+async def test_a_source_that_was_not_reached_costs_its_connection_once_in_a_while(words: Any) -> None:
+    tries: list[str] = []
+
+    async def filtered(addresses: Any, *_: object) -> AsyncGenerator[Block, None]:
+        tries.append(addresses["tcp"])
+        if addresses["tcp"] == "lost":
+            await asyncio.sleep(2)
+            raise TransferError("unreachable", "tcp: timed out")
+        return
+        yield
+
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64))
+        endpoint, now = HandoffEndpoint(engine, engine.spawn, filtered), asyncio.get_running_loop().time
+
+        async def ask(address: str, seed: int, *, stored: bool = False) -> float:
+            handoff = Handoff("s", engine.layout(), {"tcp": address}, stored=stored)
+            request = words.generate([seed] * 20, max_tokens=1)
+            outbox, began = Outbox(), now()
+            reply = Reply(outbox, 1)
+            endpoint.adopt(msgspec.structs.replace(request, handoff=handoff), reply)
+            async with asyncio.timeout(10):
+                while not reply.ended:
+                    await asyncio.sleep(0.01)
+                    reply.confirm()
+            return now() - began
+
+        assert await ask("lost", 1) >= 2
+        assert await ask("lost", 2) < 0.5
+        assert await ask("lost", 5, stored=True) < 0.5
+        assert await ask("other", 3) < 0.5
+        assert tries == ["lost", "other"]
+        found = endpoint.statistics()
+        assert found.peers is not None
+        assert (found.failures, found.transfers, found.peers.failures) == (
+            {"unreachable": 2},
+            1,
+            {"unreachable": 1},
+        )
+        assert engine.load().peer_ms == 0, "what took no time was not measured"
+        await asyncio.sleep(FORGET)
+        assert await ask("lost", 4) >= 2
+        assert tries == ["lost", "other", "lost"]
+        endpoint.close()
 
 
 class Taker:
