@@ -30,6 +30,7 @@ from dynamod.transfer.sessions import MOST_BYTES, Sessions, SessionStatistics
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
+from .measured import Measured
 from .unreachable import UnreachableSources
 
 log = logging.getLogger("dynamod.engine")
@@ -44,7 +45,7 @@ PATIENCE = 1.0
 """Seconds that a reader waits for a block that another worker has stored; for all, as long as computing them takes."""
 
 FORGET = 60.0
-"""Seconds for which a worker remembers what such blocks took, or lost it, and whom it could not reach."""
+"""Seconds for which a worker remembers what blocks took on their way, or lost, and whom it could not reach."""
 
 Read = Callable[[Mapping[str, str], str, str, int], AsyncGenerator[Block, None]]
 """Reads the blocks of a session (`transfer.reader.read`): addresses, session, layout, the first index."""
@@ -124,7 +125,8 @@ class HandoffEndpoint:
         self._addresses: dict[str, str] = {}
         self._prompts, self._peers = _Counts(), _Counts()
         self._unreachable = UnreachableSources(FORGET)
-        self._forgets: asyncio.TimerHandle | None = None
+        self._peer = Measured(FORGET, lambda mean: setattr(engine, "peer_seconds", mean))  # of a block
+        self._move = Measured(FORGET, lambda mean: setattr(engine, "move_seconds", mean))  # of a prompt
 
     async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
         """Wait for readers of the prompts that this worker computes from now on. `folder`: for sockets, private.
@@ -155,8 +157,8 @@ class HandoffEndpoint:
 
     def close(self) -> None:
         """Drop all sessions."""
-        if self._forgets is not None:
-            self._forgets.cancel()
+        for measured in (self._peer, self._move):
+            measured.close()
         if self._server is not None:
             self._server.close()
         if self.sessions is not None:
@@ -198,7 +200,13 @@ class HandoffEndpoint:
 
     def _open(self, request: Generate, reply: Reply, sessions: Sessions, *, stored: bool) -> None:
         prompt = _Prompt(reply)
-        session = sessions.open(prompt.ended)
+
+        def ended(why: str) -> None:
+            if why == "read" and not stored:
+                self._move.add(session.waited)
+            prompt.ended(why)
+
+        session = sessions.open(ended)
         reply.on_cancel(session.release)
         cached = None if stored else self._cached(request)
         handoff = Handoff(session.id, self._engine.layout(), self._addresses, stored=stored, cached_tokens=cached)
@@ -248,6 +256,8 @@ class HandoffEndpoint:
             lost = tried
             if tried and kind == "unreachable":
                 self._unreachable.add(handoff.addresses)
+                if not handoff.stored:
+                    self._move.add(now() - began)
             text = "request %s: the prompt is computed here from block %d on: %s"
             log.warning(text, request.request_id, held.first, error)
             if kind in SILENT and not handoff.stored:
@@ -259,7 +269,8 @@ class HandoffEndpoint:
             took = now() - began
             counts.seconds += took
             if handoff.stored and (lost or held.first > first):
-                self._measured(took / max(1, held.first))
+                # Time that was lost counts: there is less to gain then.
+                self._peer.add(took / max(1, held.first))
             held.go()
 
     def _patience(self, held: Held, request: Generate) -> float:
@@ -289,15 +300,6 @@ class HandoffEndpoint:
                 counts.blocks += 1
                 counts.saved += self._engine.block_times()[0]
                 counts.bytes += len(block.data)
-
-    def _measured(self, seconds: float) -> None:
-        """A block from another worker has taken so long. Time that was lost counts: there is less to gain then."""
-        engine, later = self._engine, asyncio.get_running_loop().call_later
-        before = engine.peer_seconds or seconds
-        engine.peer_seconds = before + (seconds - before) / 4
-        if self._forgets is not None:
-            self._forgets.cancel()
-        self._forgets = later(FORGET, setattr, engine, "peer_seconds", 0.0)
 
     def statistics(self) -> HandoffStatistics:
         """A snapshot."""
