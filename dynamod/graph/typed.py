@@ -58,9 +58,9 @@ def validate(model: type, config: Mapping[str, Any], service: str, failing: Fail
     """An instance of `model` from a section of a config, or the one UserError of the first thing wrong.
 
     Keys may be spelled with `-` or `_`. A key the model does not know is an error unless it has `extra="allow"`; a
-    class method `belongs(key, config)` of the model may say where it belongs, else it returns an empty text. In a
-    struct null stands for the default of a field that cannot be null. `failing(path, problem, hint)` makes the error,
-    so that the caller can add file and line.
+    class method `belongs(key, config)` of the model may say where it belongs, else it returns nothing. In a struct
+    null stands for the default of a field that cannot be null. `failing(path, problem, hint)` makes the error, so that
+    the caller can add file and line.
     """
 
     def plain(path: Path, problem: str, hint: str) -> UserError:

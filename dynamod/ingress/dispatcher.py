@@ -29,7 +29,7 @@ from dynamod.router.active import Load
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.peers import Pool, name_peer
 from dynamod.router.placement import Acquire, AcquirePrefill, Placement
-from dynamod.router.prefill import LivePrefill, PrefillDecision, PrefillState, decide, state_of
+from dynamod.router.prefill import LivePrefill, PrefillDecision, PrefillState, decide, state_of, way_of
 from dynamod.router.router import Prompt, Router, RouterSettings
 from dynamod.transport.base import Transport
 
@@ -188,11 +188,15 @@ class Dispatcher(Actor):
     def _prefill_state(self, message: AcquirePrefill) -> PrefillState:
         answer, model, tokens = message.answer, message.acquire.model, message.acquire.prompt.tokens
         group = self._group((model, PREFILL))
-        loads = [group.router.state.active.of(worker) for worker in group.router.workers] if group is not None else []
         there = self._groups.get((model, ""))
+        state, workers = (group.router.state, group.router.workers) if group is not None else (None, set[int]())
+        loads = [state.active.of(worker) for worker in workers] if state is not None else []
+        published = [state.loads.get(worker) for worker in workers] if state is not None else []
+        own = there.router.state.loads.get(answer.chosen) if there is not None else None
+        way = way_of(own, published, answer.block_size)
         here = there.router.state.active.of(answer.chosen) if there is not None else Load(0, 0, 0)
         cached, use = answer.present * answer.block_size, self._use((model, ""), answer.chosen)
-        return state_of(tokens, cached, here, loads, use, required=message.acquire.waits)
+        return state_of(tokens, cached, here, loads, use, required=message.acquire.waits, way=way)
 
     def _use(self, key: Key, worker: int) -> float | None:
         """Share of a worker's KV blocks in use, as it says itself."""

@@ -120,14 +120,14 @@ def _counted(dispatch: Dispatcher, view: View, model: str, prefix: str, limit: i
     for outcome, times in (("success", migrations.taken), ("failure", migrations.failed)):
         yield name, {**labels, "outcome": outcome}, _row(text, migration_duration_seconds=_buckets(times))
     prompts = dispatch.counts[model].prefill
-    text = "Prompts that prefill workers computed, their tokens, and those that had to be computed again."
-    row = _row(
-        text,
-        remote_prefill_total=prompts.remote,
-        remote_prefill_tokens_total=prompts.tokens,
-        remote_prefill_failed_total=prompts.failed,
-    )
+    text = "Prompts that prefill workers computed, and those that had to be computed again."
+    row = _row(text, remote_prefill_total=prompts.remote, remote_prefill_failed_total=prompts.failed)
     yield name, labels, row
+    text = (
+        "Tokens of the prompts that prefill workers computed: of whole prompts, with what was cached anywhere. Those "
+        "that moved are dynamod_worker_handoff_tokens_total of the workers that answer."
+    )
+    yield name, labels, _row(text, remote_prefill_tokens_total=prompts.tokens)
     text = "Prompts that were computed where they are answered although there are prefill workers, by why."
     for why, count in prompts.local.items():
         yield name, {**labels, "reason": why}, _row(text, local_prefill_total=count)

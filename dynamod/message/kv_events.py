@@ -93,7 +93,9 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load", gc=False):
     """The engine's own count: sequences running and waiting, KV blocks in use and in all, rate of prefix hits.
 
     Also what a block takes, as measured, 0 where that is not known: to compute it, to load it from memory of the host,
-    from files, and from another worker that has it stored.
+    from files, and from another worker that has it stored. `move_ms`: what a prompt takes beyond computing it when one
+    worker computes it and another answers: at the first from its last block until the reader has all, at the second
+    what was lost where no connection came about.
     """
 
     running: int
@@ -105,6 +107,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load", gc=False):
     host_ms: float = 0.0
     disk_ms: float = 0.0
     peer_ms: float = 0.0
+    move_ms: float = 0.0
 
 
 class ScheduledRequests(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -4,13 +4,15 @@ import random as random_module
 from collections import Counter
 from functools import partial
 
+import msgspec
+
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.scheduler import Sequence as Job
 from dynamod.engine.mocker.scheduler import Step
 from dynamod.engine.mocker.timing import Timing
 from dynamod.message.discovery import Instance
 from dynamod.router.decision import Decision
-from dynamod.router.prefill import PrefillDecision, decide, state_of
+from dynamod.router.prefill import PrefillDecision, decide, state_of, way_of
 from dynamod.router.router import Prompt, Router, RouterSettings
 
 from .simulate import Replay, Request, Worker
@@ -63,7 +65,10 @@ class PoolReplay(Replay):
         loads = [self.prefill_router.state.active.of(one.number) for one in self._sources]
         use = request.worker.scheduler.pool.active / machine.num_gpu_blocks
         here = active.of(request.worker.number)
-        return decide(self._settings, state_of(prompt.tokens, decision.overlap * machine.block_size, here, loads, use))
+        published = [self.prefill_router.state.loads.get(one.number) for one in self._sources]
+        way = way_of(self.router.state.loads.get(request.worker.number), published, machine.block_size)
+        cached = decision.overlap * machine.block_size
+        return decide(self._settings, state_of(prompt.tokens, cached, here, loads, use, way=way))
 
     def _moving(self, request: Request) -> tuple[int, ...]:
         """Blocks that come over: all but what the last token lies in."""
@@ -79,8 +84,17 @@ class PoolReplay(Replay):
             here = job.owner.worker.scheduler.pool.cached_prefix(job.blocks)
             tokens = (len(job.blocks) - here) * self._machine.block_size
             self.moved += tokens
+            self._measured(worker, tokens * self._transfer)
             self._at(self._now + tokens * self._transfer, partial(self._come, job.owner))
         self._kick(worker)
+
+    def _measured(self, worker: Worker, ms: float) -> None:
+        """The worker publishes what prompts take on their way, as the workers of a system do."""
+        load = self.prefill_router.state.loads[worker.number]
+        before = load.move_ms or ms
+        self.prefill_router.state.apply(
+            worker.number, (msgspec.structs.replace(load, move_ms=before + (ms - before) / 4),)
+        )
 
     def _come(self, request: Request) -> None:
         """The blocks are at the worker that answers, as far as it has room."""

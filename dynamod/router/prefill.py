@@ -1,11 +1,14 @@
 """Where the prompt of a request is computed: by a prefill worker, or by the worker that answers. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
+
+from dynamod.message.kv_events import Load as EngineLoad
 
 from .active import Load
 
@@ -36,8 +39,14 @@ LONGEST_LOCAL, LONGEST_QUEUE = 1000, 2
 INTERFERENCE = 0.25
 """What a token of a prompt costs each answer at the same worker, in tokens: that answer waits while it is computed."""
 
-MOVE = 500
-"""What a hand-off costs, in tokens of a prompt: steps of its own at both workers, and the last blocks on their way."""
+STEPS = 250
+"""What a hand-off costs in any case, in tokens of a prompt: steps of its own at both workers."""
+
+WAY = 250
+"""What the last blocks on their way cost, in tokens of a prompt, where no worker has measured it."""
+
+MOVE = STEPS + WAY
+"""Both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,8 @@ class PrefillState(msgspec.Struct, frozen=True):
     `workers`: prefill workers; `requests`: prompts there, of which each worker computes one at a time; `before`: tokens
     of other prompts that the least busy one still has to compute. `decode_use`: share of the answering worker's KV
     blocks in use, None where nobody knows. `before_here`: tokens of other prompts that the answering worker still has
-    to compute; `answers_here`: other requests there. `required`: the answering worker computes no prompts.
+    to compute; `answers_here`: other requests there. `required`: the answering worker computes no prompts. `way`: what
+    the last blocks cost on their way, in tokens of prompts, as measured; None: nobody has.
     """
 
     tokens: int
@@ -99,6 +109,7 @@ class PrefillState(msgspec.Struct, frozen=True):
     before_here: int = 0
     answers_here: int = 0
     required: bool = False
+    way: float | None = None
 
     @property
     def missing(self) -> int:
@@ -118,7 +129,22 @@ class PrefillState(msgspec.Struct, frozen=True):
     @property
     def there(self) -> float:
         """Tokens until it is computed by a prefill worker, and has come over."""
-        return self.before + self.missing + MOVE
+        return self.before + self.missing + STEPS + (WAY if self.way is None else self.way)
+
+
+def way_of(here: EngineLoad | None, prefill: Iterable[EngineLoad | None], size: int) -> float | None:
+    """What moving a prompt takes beyond computing it, in tokens of prompts; None where nobody has measured it.
+
+    `prefill`: what the prefill workers publish, whose mean counts. `here`: the same of the answering worker; where that
+    has lost more because it did not reach one of them, this counts. `size`: tokens of a block.
+    """
+    there = [load for load in prefill if load is not None]
+    moves = [load.move_ms for load in there if load.move_ms]
+    rates = [load.prefill_ms / size for load in there if load.prefill_ms]
+    lost = 0.0 if here is None else here.move_ms
+    if not rates or not (moves or lost):
+        return None
+    return max(fmean(moves) if moves else 0.0, lost) / fmean(rates)
 
 
 def state_of(
@@ -129,8 +155,12 @@ def state_of(
     decode_use: float | None = None,
     *,
     required: bool = False,
+    way: float | None = None,
 ) -> PrefillState:
-    """What a decision looks at, by the loads of the answering worker, with this request, and of the prefill workers."""
+    """What a decision looks at, by the loads of the answering worker, with this request, and of the prefill workers.
+
+    `way`: see `way_of`.
+    """
     return PrefillState(
         tokens=tokens,
         cached=min(tokens, cached),
@@ -141,6 +171,7 @@ def state_of(
         before_here=max(0, here.prefill - max(1, tokens - cached)),
         answers_here=here.requests - 1,
         required=required,
+        way=way,
     )
 
 

@@ -77,6 +77,7 @@ class Session:
         self.id = secrets.token_urlsafe(16)
         self.first = 0
         self.finished = False  # all blocks have been put
+        self._finished_at = 0.0
         self.ended = False
         self.held = 0  # bytes, with those for which there is room
         self._needed = 0  # index of the first block that a reader wants
@@ -92,6 +93,11 @@ class Session:
     def count(self) -> int:
         """Blocks so far."""
         return self.first + len(self._blocks)
+
+    @property
+    def waited(self) -> float:
+        """Seconds since all blocks have been put."""
+        return self._owner.time() - self._finished_at if self.finished else 0.0
 
     @property
     def read(self) -> bool:
@@ -139,7 +145,7 @@ class Session:
     def finish(self) -> None:
         """Say that all blocks have been put: a reader that has all of them ends the session as read."""
         if not (self.ended or self.finished):
-            self.finished = True
+            self.finished, self._finished_at = True, self._owner.time()
             self.touch()
             if self._follower is not None:
                 self._follower.more()
@@ -286,6 +292,10 @@ class Sessions:
             raise TransferError("layout", f"the blocks have the layout {self._layout}, the reader has {layout}")
         found.attach(follower, first)
         return found
+
+    def time(self) -> float:
+        """Now, in seconds."""
+        return self._now()
 
     def lease_end(self) -> float:
         """When a lease that begins now ends."""

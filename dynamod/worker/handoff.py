@@ -30,6 +30,9 @@ from dynamod.transfer.sessions import MOST_BYTES, Sessions, SessionStatistics
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
+from .measured import Measured
+from .unreachable import UnreachableSources
+
 log = logging.getLogger("dynamod.engine")
 
 SILENT: frozenset[Kind | str] = frozenset(("unreachable", "gone", "short", "stalled"))
@@ -42,7 +45,7 @@ PATIENCE = 1.0
 """Seconds that a reader waits for a block that another worker has stored; for all, as long as computing them takes."""
 
 FORGET = 60.0
-"""Seconds for which a worker remembers what such blocks took, or lost it. It tries them again then."""
+"""Seconds for which a worker remembers what blocks took on their way, or lost, and whom it could not reach."""
 
 Read = Callable[[Mapping[str, str], str, str, int], AsyncGenerator[Block, None]]
 """Reads the blocks of a session (`transfer.reader.read`): addresses, session, layout, the first index."""
@@ -54,13 +57,15 @@ class _Refused(Exception):
 
 
 class TransferStatistics(msgspec.Struct, frozen=True):
-    """Prompts read from other workers: blocks, bytes, milliseconds; transfers that failed, `failures` by their kind.
+    """Prompts read from other workers: blocks, their tokens and bytes, milliseconds; failed transfers, by their kind.
 
     `saved_milliseconds`: what computing these blocks here would have taken, as measured; 0 where that is not known.
+    Engines that move blocks by themselves do not say how many: `blocks`, `tokens` and `saved_milliseconds` are 0 then.
     """
 
     transfers: Total
     blocks: Total
+    tokens: Total
     bytes: Total
     milliseconds: Total
     saved_milliseconds: Total
@@ -86,10 +91,10 @@ class _Counts:
         self.seconds = self.saved = 0.0
         self.failed: Counter[str] = Counter()
 
-    def totals(self) -> tuple[int, int, int, int, int, int, dict[str, int]]:
-        """In the order of TransferStatistics."""
+    def totals(self, size: int) -> tuple[int, int, int, int, int, int, int, dict[str, int]]:
+        """In the order of TransferStatistics. `size`: tokens of a block."""
         spent, saved, failed = round(self.seconds * 1000), round(self.saved * 1000), self.failed
-        return self.transfers, self.blocks, self.bytes, spent, saved, failed.total(), dict(failed)
+        return self.transfers, self.blocks, self.blocks * size, self.bytes, spent, saved, failed.total(), dict(failed)
 
 
 class HandoffEndpoint:
@@ -119,7 +124,9 @@ class HandoffEndpoint:
         self._server: BlockServer | None = None
         self._addresses: dict[str, str] = {}
         self._prompts, self._peers = _Counts(), _Counts()
-        self._forgets: asyncio.TimerHandle | None = None
+        self._unreachable = UnreachableSources(FORGET)
+        self._peer = Measured(FORGET, lambda mean: setattr(engine, "peer_seconds", mean))  # of a block
+        self._move = Measured(FORGET, lambda mean: setattr(engine, "move_seconds", mean))  # of a prompt
 
     async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
         """Wait for readers of the prompts that this worker computes from now on. `folder`: for sockets, private.
@@ -150,8 +157,8 @@ class HandoffEndpoint:
 
     def close(self) -> None:
         """Drop all sessions."""
-        if self._forgets is not None:
-            self._forgets.cancel()
+        for measured in (self._peer, self._move):
+            measured.close()
         if self._server is not None:
             self._server.close()
         if self.sessions is not None:
@@ -193,7 +200,13 @@ class HandoffEndpoint:
 
     def _open(self, request: Generate, reply: Reply, sessions: Sessions, *, stored: bool) -> None:
         prompt = _Prompt(reply)
-        session = sessions.open(prompt.ended)
+
+        def ended(why: str) -> None:
+            if why == "read" and not stored:
+                self._move.add(session.waited)
+            prompt.ended(why)
+
+        session = sessions.open(ended)
         reply.on_cancel(session.release)
         cached = None if stored else self._cached(request)
         handoff = Handoff(session.id, self._engine.layout(), self._addresses, stored=stored, cached_tokens=cached)
@@ -229,16 +242,22 @@ class HandoffEndpoint:
     async def _read(self, held: Held, request: Generate, handoff: Handoff, reply: Reply) -> None:
         now = asyncio.get_running_loop().time
         began, counts = now(), self._peers if handoff.stored else self._prompts
-        first, lost = held.first, False
+        first, lost, tried = held.first, False, False
         try:
             if handoff.layout != self._engine.layout():
                 raise TransferError("layout", "the blocks of the two workers are not alike")
+            self._unreachable.check(handoff.addresses)
+            tried = True
             await self._take(held, handoff, counts, self._patience(held, request) if handoff.stored else None)
             counts.transfers += 1
         except (TransferError, _Refused) as error:
             kind = error.kind if isinstance(error, TransferError) else "refused"
             counts.failed[kind] += 1
-            lost = kind != "layout"
+            lost = tried
+            if tried and kind == "unreachable":
+                self._unreachable.add(handoff.addresses)
+                if not handoff.stored:
+                    self._move.add(now() - began)
             text = "request %s: the prompt is computed here from block %d on: %s"
             log.warning(text, request.request_id, held.first, error)
             if kind in SILENT and not handoff.stored:
@@ -250,7 +269,8 @@ class HandoffEndpoint:
             took = now() - began
             counts.seconds += took
             if handoff.stored and (lost or held.first > first):
-                self._measured(took / max(1, held.first))
+                # Time that was lost counts: there is less to gain then.
+                self._peer.add(took / max(1, held.first))
             held.go()
 
     def _patience(self, held: Held, request: Generate) -> float:
@@ -281,20 +301,11 @@ class HandoffEndpoint:
                 counts.saved += self._engine.block_times()[0] * held.span / self._engine.block_size
                 counts.bytes += len(block.data)
 
-    def _measured(self, seconds: float) -> None:
-        """A block from another worker has taken so long. Time that was lost counts: there is less to gain then."""
-        engine, later = self._engine, asyncio.get_running_loop().call_later
-        before = engine.peer_seconds or seconds
-        engine.peer_seconds = before + (seconds - before) / 4
-        if self._forgets is not None:
-            self._forgets.cancel()
-        self._forgets = later(FORGET, setattr, engine, "peer_seconds", 0.0)
-
     def statistics(self) -> HandoffStatistics:
         """A snapshot."""
         sessions = self.sessions.statistics() if self.sessions is not None else None
-        peers = self._peers.totals()
-        return HandoffStatistics(*self._prompts.totals(), sessions, TransferStatistics(*peers) if any(peers) else None)
+        prompts, peers = (counts.totals(self._engine.block_size) for counts in (self._prompts, self._peers))
+        return HandoffStatistics(*prompts, sessions, TransferStatistics(*peers) if any(peers) else None)
 
 
 async def _ask(reply: Reply) -> None:

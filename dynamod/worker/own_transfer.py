@@ -87,7 +87,7 @@ class OwnTransferEndpoint:
         self._engine.submit(request, reply)
 
     def statistics(self) -> HandoffStatistics:
-        """A snapshot. How many blocks have come the engine does not say."""
+        """A snapshot. How many blocks have come the engine does not say, so nobody knows what computing them takes."""
         transfer, ended = self._transfer, self._endings
         sessions = SessionStatistics(
             open=self._open,
@@ -103,6 +103,7 @@ class OwnTransferEndpoint:
         return HandoffStatistics(
             transfers=transfer.transfers,
             blocks=0,
+            tokens=0,
             bytes=transfer.bytes,
             milliseconds=round(transfer.seconds * 1000),
             saved_milliseconds=0,

@@ -90,4 +90,10 @@ def test_a_decision_without_costs() -> None:
     text = decision({**record, "overlap": 0, "regret": 0})
     assert "| worker.1* |" in text
     assert "prompt computed where it was answered: not more than max_local_prefill_length 1000 (40 tokens" in text
+    assert "measured" not in text
+    state = PrefillState(4000, 0, 1, 0, answers_here=1, way=40.4)
+    record["prefill"] = msgspec.to_builtins(decide(PrefillSettings(), state))
+    measured = decision({**record, "overlap": 0, "regret": 0})
+    assert "prompt computed by a prefill worker: it costs 4290 there, 5000 tokens here" in measured
+    assert "0 tokens before it, last blocks 40 tokens on their way as measured)" in measured
     assert "blocks read from worker.2: it costs 600 tokens to read them, 1280 without (it has 90, the answering" in text

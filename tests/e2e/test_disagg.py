@@ -30,6 +30,7 @@ def test_a_prompt_is_computed_elsewhere_and_explained(machine: Any) -> None:
     assert (found["remote_prefill_total"], found["local_prefill_total"]) == (1, 1), found
     read = handoffs(machine)
     assert read["blocks"] > 20, read
+    assert read["tokens"] == 16 * read["blocks"], read
     assert (read["transfers"], read["failed"], sessions(machine)["read"]) == (1, 0, 1), read
 
     asked = chat_body(LONG, max_tokens=2, nvext={"extra_fields": ["worker_id"]})

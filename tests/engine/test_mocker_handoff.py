@@ -20,7 +20,7 @@ from dynamod.message.worker import Generate, Handoff
 from dynamod.transfer.base import Block, TransferError
 from dynamod.transfer.sessions import Sessions
 from dynamod.transport.base import CONFIRM, Reply
-from dynamod.worker.handoff import HandoffEndpoint
+from dynamod.worker.handoff import FORGET, HandoffEndpoint
 
 SIZE = 4  # tokens of a block, as words.mocker has it
 
@@ -260,6 +260,56 @@ async def test_it_asks_before_it_computes_a_prompt_whose_worker_may_have_crashed
         assert reply.ended
 
 
+@virtual
+async def test_a_source_that_was_not_reached_costs_its_connection_once_in_a_while(words: Any) -> None:
+    tries: list[str] = []
+
+    async def filtered(addresses: Any, *_: object) -> AsyncGenerator[Block, None]:
+        tries.append(addresses["tcp"])
+        if addresses["tcp"] == "lost":
+            await asyncio.sleep(2)
+            raise TransferError("unreachable", "tcp: timed out")
+        return
+        yield
+
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64))
+        endpoint, now = HandoffEndpoint(engine, engine.spawn, filtered), asyncio.get_running_loop().time
+
+        async def ask(address: str, seed: int, *, stored: bool = False) -> float:
+            handoff = Handoff("s", engine.layout(), {"tcp": address}, stored=stored)
+            request = words.generate([seed] * 20, max_tokens=1)
+            outbox, began = Outbox(), now()
+            reply = Reply(outbox, 1)
+            endpoint.adopt(msgspec.structs.replace(request, handoff=handoff), reply)
+            async with asyncio.timeout(10):
+                while not reply.ended:
+                    await asyncio.sleep(0.01)
+                    reply.confirm()
+            return now() - began
+
+        assert await ask("lost", 1) >= 2
+        assert engine.load().move_ms == pytest.approx(2000, abs=20), "routers hear of it"
+        assert await ask("lost", 2) < 0.5
+        assert await ask("lost", 5, stored=True) < 0.5
+        assert await ask("other", 3) < 0.5
+        assert tries == ["lost", "other"]
+        found = endpoint.statistics()
+        assert found.peers is not None
+        assert (found.failures, found.transfers, found.peers.failures) == (
+            {"unreachable": 2},
+            1,
+            {"unreachable": 1},
+        )
+        assert engine.load().peer_ms == 0, "what took no time was not measured"
+        assert engine.load().move_ms == pytest.approx(2000, abs=20)
+        await asyncio.sleep(FORGET)
+        assert engine.load().move_ms == 0, "it is tried again"
+        assert await ask("lost", 4) >= 2
+        assert tries == ["lost", "other", "lost"]
+        endpoint.close()
+
+
 class Taker:
     """The reader of a session, which takes blocks when it is told to."""
 
@@ -300,6 +350,28 @@ async def test_a_prompt_larger_than_the_memory_for_sessions_waits_for_its_reader
         assert not engine.ranks[0].exports
         assert sessions.statistics().held_bytes == 0
         session.end("read")
+
+
+@virtual
+async def test_what_a_prompt_takes_on_its_way_is_published(words: Any) -> None:
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64))
+        endpoint, now = HandoffEndpoint(engine, engine.spawn), asyncio.get_running_loop().time
+        endpoint.sessions = sessions = Sessions(now, engine.spawn, engine.layout())
+        for seed, seconds, mean in ((1, 0.04, 40), (2, 0.08, 50), (3, 0.02, 42.5)):
+            endpoint.prefill(words.generate([seed] * 20, max_tokens=1), Reply(Outbox(), seed))
+            [session] = sessions._open.values()
+            while not session.finished:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(seconds)
+            session.end("read")
+            assert engine.load().move_ms == pytest.approx(mean, abs=1.5)
+        endpoint.prefill(words.generate([4] * 20, max_tokens=1), Reply(Outbox(), 4))
+        await asyncio.sleep(5)
+        sessions.close()  # nobody has read it
+        assert engine.load().move_ms == pytest.approx(42.5, abs=1.5)
+        await asyncio.sleep(FORGET)
+        assert engine.load().move_ms == 0
 
 
 @pytest.mark.parametrize("how", ["expires", "is cancelled"])

@@ -22,7 +22,7 @@ from dynamod.discovery.view import View
 from dynamod.ingress.dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed
 from dynamod.message.discovery import Adapter, Capabilities, Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded
-from dynamod.message.kv_events import PrefillCompleted, RequestStarted, Snapshot
+from dynamod.message.kv_events import Load, PrefillCompleted, RequestStarted, Snapshot
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.prefill import PrefillDecision
 from dynamod.router.router import Prompt, Router, RouterSettings
@@ -401,6 +401,29 @@ async def test_one_that_others_can_compute_does_not_wait() -> None:
             found = await made.client.acquire_prefill(CARD, Prompt("r", 9999), answer.decision)
             assert isinstance(found, PrefillDecision)
             assert found.reason == "no_workers"
+
+
+@virtual
+async def test_what_prompts_take_on_their_way_counts_as_the_workers_publish_it() -> None:
+    async with desk() as (made, _group):
+        with await made.acquire("r") as answer:
+            made.come(7, "prefill")
+            await settled()
+            ask = partial(made.client.acquire_prefill, CARD, Prompt("r", 4000), answer.decision)
+
+            async def way_of(here: Load | None, there: Load | None) -> float | None:
+                for pool, number, load in (("", answer.instance.instance_id, here), ("prefill", 7, there)):
+                    if load is not None:
+                        made.actor.routers["m", pool].state.apply(number, (load,))
+                found = await ask()
+                assert isinstance(found, PrefillDecision)
+                return found.state.way
+
+            size = CARD.kv_cache_block_size
+            rate = Load(0, 0, 0, 9, 0.0, prefill_ms=0.5 * size)
+            assert await way_of(None, None) is None
+            assert await way_of(None, msgspec.structs.replace(rate, move_ms=30.0)) == 60
+            assert await way_of(msgspec.structs.replace(rate, move_ms=2000.0), None) == 4000
 
 
 @pytest.mark.parametrize("mode", ["kv", "round-robin"])

@@ -62,8 +62,9 @@ async def test_a_model_and_its_workers() -> None:
         rows = await ref.ask(RouterRows("dynamo_frontend"), timeout=1)
         ref.send_nowait(ModelGone("Llama"))
         assert await ref.ask(RouterRows("p"), timeout=1) == []
-    found = {}
+    found, helps = {}, {}
     for family in families_of("agg/ingress.0", rows):
+        helps[family.name] = family.documentation
         assert family.type != "unknown"
         assert family.documentation
         for sample in family.samples:
@@ -89,3 +90,5 @@ async def test_a_model_and_its_workers() -> None:
     assert found["dynamo_frontend_model_migration_duration_seconds_sum", "success"] == 0.004
     assert found["dynamo_frontend_model_migration_duration_seconds_count", "failure"] == 1
     assert found["dynamo_frontend_model_migration_limit", ""] == 5
+    assert found["dynamo_frontend_model_remote_prefill_tokens_total", ""] == 0
+    assert "whole prompts" in helps["dynamo_frontend_model_remote_prefill_tokens"]

@@ -1,13 +1,15 @@
 """Where the prompt of a request is computed."""
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.router.prefill import ConditionalDisagg, LivePrefill, PrefillSettings, PrefillState, decide
+from dynamod.message.kv_events import Load
+from dynamod.router.prefill import ConditionalDisagg, LivePrefill, PrefillSettings, PrefillState, decide, way_of
 
 SEEDS = PrefillSettings(longest_local=1000, longest_queue=2)
 few = st.integers(0, 4)
@@ -95,6 +97,9 @@ def test_settings_that_are_there_for_those_of_the_file() -> None:
         (PrefillState(4000, 0, 1, 1, before=600, answers_here=1), False),
         (PrefillState(100, 0, 1, 0, before_here=501), True),  # another prompt is before it
         (PrefillState(100, 0, 2, 3, before=1, before_here=501), False),
+        (PrefillState(4000, 0, 1, 0, answers_here=1, way=749.0), True),  # the last blocks: 250 where nobody knows
+        (PrefillState(4000, 0, 1, 0, answers_here=1, way=751.0), False),
+        (PrefillState(4000, 3000, 1, 0, answers_here=2, way=0.0), True),
     ],
 )
 def test_without_limits_it_goes_where_it_costs_less(state: PrefillState, remote: bool) -> None:
@@ -102,6 +107,27 @@ def test_without_limits_it_goes_where_it_costs_less(state: PrefillState, remote:
     assert (decision.remote, decision.reason) == (remote, "sooner" if remote else "later")
     assert f"{state.here:.0f} tokens here" in decision.rule
     assert f"{state.there:.0f} there" in decision.rule
+
+
+def load(prefill_ms: float = 0.0, move_ms: float = 0.0) -> Load:
+    return Load(0, 0, 0, 0, 0.0, prefill_ms=prefill_ms, move_ms=move_ms)
+
+
+@pytest.mark.parametrize(
+    ("here", "prefill", "way"),
+    [
+        (None, [], None),
+        (load(4.0), [None, load(8.0)], None),  # none has measured it
+        (None, [load(move_ms=8.0)], None),  # nor what a prompt takes
+        (None, [load(8.0, 20.0)], 40.0),  # 0.5 ms for each token
+        (load(1.0), [load(8.0, 20.0), load(8.0, 40.0), load(8.0), None], 60.0),
+        (load(1.0, 10.0), [load(8.0, 20.0)], 40.0),
+        (load(1.0, 2000.0), [load(8.0, 20.0)], 4000.0),  # it did not reach one of them
+        (load(1.0, 2000.0), [load(8.0)], 4000.0),
+    ],
+)
+def test_what_the_way_of_a_prompt_costs_as_measured(here: Load | None, prefill: list[Load | None], way: Any) -> None:
+    assert way_of(here, prefill, 16) == way
 
 
 @given(many, many, few, many, many, few)

@@ -43,6 +43,7 @@ async def test_it_comes_whole(words: Any, tmp_path: Path, backend: str, blocks: 
             assert len((await decode.ask(handed).wait()).ids) == len(wanted) == 6
             assert (await source.wait()).finish == "stop"
         read, sessions = decode.statistics.handoff, prefill.statistics.handoff.sessions
+        assert read.tokens == 4 * read.blocks, "those that moved, not the whole prompts"
         assert (read.transfers, read.failed, read.blocks) == (2, 0, 199), (
             "one was here, and the second time all were here"
         )

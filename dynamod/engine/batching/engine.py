@@ -27,7 +27,7 @@ class BatchingStatistics(EngineStatistics, frozen=True):
     """With the KV cache. Blocks: all, in use, kept for later. `hit_rate`: share of admitted tokens found in it.
 
     Milliseconds of a block, 0: not known: to compute it, and to load it from memory of the host, from files, and from
-    another worker that had it stored.
+    another worker that had it stored. `move_ms`: as of `Load`.
     """
 
     total_blocks: int = 0
@@ -39,6 +39,7 @@ class BatchingStatistics(EngineStatistics, frozen=True):
     host_ms: float = 0.0
     disk_ms: float = 0.0
     peer_ms: float = 0.0
+    move_ms: float = 0.0
     host_tier: LevelStatistics | None = None
     disk_tier: LevelStatistics | None = None
 
@@ -48,7 +49,7 @@ class BatchingEngine(OwnForms, Engine[Generate]):
 
     `start` sets `schedulers`, `clocks` (one each), `caching`, `room` (tokens of a prompt and its answer together), and
     `tiers`, if there are any; whoever hands tokens out adds them to `tokens`. `peer_seconds`: of a block from another
-    worker, set by whoever reads them; 0: not known.
+    worker, and `move_seconds`: see `Load.move_ms`, set by whoever moves them; 0: not known.
     """
 
     serves: tuple[type[EngineRequest], ...] = (Generate,)
@@ -60,7 +61,7 @@ class BatchingEngine(OwnForms, Engine[Generate]):
         self.schedulers: Sequence[BatchScheduler[Any]] = ()
         self.clocks: Sequence[StepClock] = ()
         self.tiers: Tiers | None = None
-        self.peer_seconds = 0.0
+        self.peer_seconds = self.move_seconds = 0.0
         self.tokens = self.room = 0
         self._hashed: tuple[Generate, PrefixHashes] | None = None
 
@@ -161,6 +162,7 @@ class BatchingEngine(OwnForms, Engine[Generate]):
             host_ms=host,
             disk_ms=disk,
             peer_ms=peer,
+            move_ms=milliseconds(self.move_seconds),
         )
 
     @abstractmethod
