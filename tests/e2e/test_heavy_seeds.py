@@ -22,7 +22,8 @@ ENV = {
 
 
 def test_seeded_answers_of_sglang_go_on_with_the_same_text(machine: Any) -> None:
-    arguments = {"enable_deterministic_inference": True}
+    # In half precision logits that are computed as a prompt differ in the third digit, and so may a token.
+    arguments = {"enable_deterministic_inference": True, "dtype": "float32"}
     command, url = workers(machine, dataclasses.replace(installed(SGLANG), arguments=arguments), **ENV)
     fields = {"temperature": 1.2, "max_tokens": 400, "ignore_eos": True}
     asked = [(text, seed) for text in ("Who are you?", "Tell me a story.", "x y z") for seed in (1, 2)]
@@ -35,7 +36,4 @@ def test_seeded_answers_of_sglang_go_on_with_the_same_text(machine: Any) -> None
     machine.until(lambda: "moves to another instance" in command.err)
     whole = [machine.stream(url, text, seed=seed, **fields).read().text for text, seed in asked]
     assert len({*whole}) == len(whole), "each seed has noise of its own"
-    equal = [stream.text == text for stream, text in zip(streams, whole, strict=True)]
-    assert sum(equal) >= len(equal) - 1, (
-        "computed as a prompt, logits differ in the third digit: rarely a token does too"
-    )
+    assert [stream.text for stream in streams] == whole
