@@ -72,7 +72,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         str, _about("address at which workers of other nodes read blocks; default: that of the way to the brokers")
     ] = ""
     session_lease: Annotated[
-        Seconds | None, _about("prefill: seconds that a prompt's blocks are kept for a reader that shows no life (30)")
+        Annotated[float, Meta(ge=2)] | None,  # readers show that they live each second
+        _about("prefill: seconds that a prompt's blocks are kept for a reader that shows no life (30)"),
     ] = None
     session_memory_gb: Annotated[
         Gigabytes | None,

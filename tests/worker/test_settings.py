@@ -41,3 +41,8 @@ def test_an_argument_of_an_engine_that_is_not_installed(monkeypatch: pytest.Monk
     with pytest.raises(UserError, match=r"Worker\.max_model_len: unknown key") as error:
         validate(WorkerSettings, {"engine": "vllm", "model": "m", "max_model_len": 1}, "Worker")
     assert error.value.hint.startswith("known keys: ")
+
+
+def test_a_lease_is_longer_than_readers_are_silent() -> None:
+    with pytest.raises(UserError, match=r"Worker\.session_lease: expected float >= 2\.0, got 1"):
+        validate(WorkerSettings, {"engine": "mocker", "model": "m", "session_lease": 1}, "Worker")
