@@ -67,7 +67,7 @@ class Steps:
 
 def vllm_output(step: int, last: bool) -> Any:
     one = SimpleNamespace(token_ids=[step], finish_reason="length" if last else None, logprobs=None)
-    return SimpleNamespace(outputs=[one])
+    return SimpleNamespace(outputs=[one], num_cached_tokens=0)
 
 
 def vllm(spawn: Any, steps: Steps) -> Any:
