@@ -241,8 +241,8 @@ REFUSED = [
     (
         SGLANG,
         ("--extra-engine-args", '{"mem_fraction_static": 0.000001}'),
-        "mem-fraction-static",
-    ),  # in either words of it
+        "ValueError: Loaded weights leave no|RuntimeError: Not enough memory",  # as much memory as is free then
+    ),
 ]
 
 
@@ -253,7 +253,7 @@ def test_what_an_engine_refuses_is_one_line_and_nothing_is_left(
     ended = machine.start("dynamo-run", *installed(engine).run, *words, **ENV).wait(START)
     assert ended.code == 1
     [line] = [line for line in ended.err.splitlines() if line.startswith("error: ")]
-    assert says in line
+    assert any(one in line for one in says.split("|")), line
 
 
 def test_a_model_that_cannot_be_loaded(machine: Any, engine: External) -> None:
