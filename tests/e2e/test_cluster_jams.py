@@ -49,10 +49,20 @@ def memory(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
+def state(process: Path) -> str:
+    """What a process or thread of /proc does: `R`, `S`, `T` (stopped)."""
+    return (process / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
+    """A process that does nothing: kill() returns before its target stops, which may look at its sockets once more."""
     os.kill(pid, signal.SIGSTOP)
     try:
+        within = time.monotonic() + 5
+        while any(state(thread) != "T" for thread in Path(f"/proc/{pid}/task").iterdir()):
+            assert time.monotonic() < within, f"process {pid} does not stop"
+            time.sleep(0.001)
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
