@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What a hand-off costs a request: prompts of one block, one token of answer, mockers that take no time.
+"""What a hand-off costs a request: prompts of one block, and one token of answer.
 
-handoff_cost.py [--requests 300] [--repeat 3]
+handoff_cost.py [--ways none worker pull rendezvous] [--engine mocker|llamacpp] [--requests 300] [--repeat 3]
 
-The same graph with all prompts at the prefill worker and with none, in turn, one request at a time. Milliseconds until
-the answer, and CPU time of all processes per request, which other load of the machine changes little.
+The same graph with no prompt at the prefill worker (`none`) and with all of them, in turn, one request at a time.
+Workers move the blocks, or mockers do so themselves as vLLM (`pull`) and SGLang (`rendezvous`). Mockers take no time;
+llama.cpp (`none`, `worker`) serves the sample model. Milliseconds until the answer, and CPU time of all processes per
+request, which other load of the machine changes little.
 """
 
 import argparse
@@ -26,18 +28,22 @@ WORDS = 8
 """Some 24 tokens: one block of 16 is handed off, the answering worker computes the rest."""
 
 
-def serving(remote: bool) -> Server:
-    """The graph, with mockers."""
-    given = json.dumps({"speedup_ratio": 0, "block_size": 16})
+def serving(engine: str, way: str) -> Server:
+    """The graph, with one prefill and one decode worker."""
+    mocker = {"speedup_ratio": 0, "block_size": 16, "kv_transfer": "worker" if way == "none" else way}
+    given = json.dumps(mocker if engine == "mocker" else {"n_threads": 1})
 
     def command(port: int, _folder: Path) -> Sequence[str]:
         workers = [f"--{name}.engine_args={given}" for name in ("Worker", "PrefillWorker")]
-        common = ["--Common.engine=mocker", "--Common.served_model_name=m", f"--Frontend.port={port}"]
-        choice = "--Processor.conditional-disagg=false" if remote else "--Processor.remote-prefill=false"
+        model = ["--Common.model=sample.gguf"] if engine == "llamacpp" else []
+        common = [f"--Common.engine={engine}", "--Common.served_model_name=m", f"--Frontend.port={port}"]
+        choice = ["--Processor.remote-prefill=false" if way == "none" else "--Processor.conditional-disagg=false"]
+        if way == "rendezvous":
+            choice.append("--Worker.disaggregation_mode=decode")
         start = [sys.executable, "-c", "from dynamod.cli.main import dynamo; dynamo()", "serve"]
-        return [*start, "-f", f"{ROOT}/configs/disagg.yaml", *common, *workers, choice]
+        return [*start, "-f", f"{ROOT}/configs/disagg.yaml", *common, *model, *workers, *choice]
 
-    return Server("with hand-off" if remote else "without", command, 1)
+    return Server(f"{engine}, {way}", command, 1)
 
 
 def cpu(server: Server) -> float:
@@ -63,11 +69,15 @@ async def measured(server: Server, requests: int) -> tuple[float, float]:
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--ways", nargs="*", choices=("none", "worker", "pull", "rendezvous"), default=["none", "worker"]
+    )
+    parser.add_argument("--engine", choices=("mocker", "llamacpp"), default="mocker")
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--repeat", type=int, default=3)
     a = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    servers = [serving(True), serving(False)]
+    servers = [serving(a.engine, way) for way in a.ways]
     try:
         for server in servers:
             server.model()

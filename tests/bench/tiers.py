@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """What KV tiers of llama.cpp are worth, and what they cost where nothing repeats.
 
-tiers.py [--model FILE] [--tokens 1500] [--rounds 9] [--unique 12]
+tiers.py [--model FILE] [--tokens 1500] [--rounds 9] [--unique 40]
 
 First the time to the first token of one prompt whose blocks are in the device, in memory of the host, in files (read
 anew, but from the kernel's page cache), nowhere, and in the device and in the memory of another worker, from where they
-come as between two processes. Then unique prompts, in turn without tiers and with both: CPU time of the process per
-token of prompts and answers, paired, and the median of the ratios. One process with two engines, whose steps never run
-at the same time.
+come as between two processes. Then unique prompts, each one without tiers and with both, in turn: CPU time of the
+process per token of prompts and answers, until all copies are made, and the median of the rounds' ratios. One process
+with two engines, whose steps never run at the same time.
 """
 
 import argparse
@@ -108,11 +108,11 @@ def prompt(seed: int, length: int) -> list[int]:
     return random.Random(seed).choices(range(5, 1000), k=length)
 
 
-async def settle(engine: LlamaCpp) -> None:
-    """Until all copies are made."""
+async def settle(engine: LlamaCpp, look: float = 0.2) -> None:
+    """Until all copies are made. `look`: seconds in which at least one is."""
     before = None
     while before != (before := engine.statistics()):  # noqa: ASYNC110
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(look)
 
 
 async def evict(engine: LlamaCpp, blocks: int, seed: int) -> None:
@@ -174,14 +174,16 @@ async def cost(path: Path, folder: str, length: int, rounds: int, unique: int, s
     seeds, ratios, off = iter(range(1000, 10**9)), [], []
     for number in range(rounds + 1):
         used = [0.0, 0.0]
-        for place in (0, 1) if number % 2 else (1, 0):
-            begin = time.process_time()
-            for _ in range(unique):
-                await ask(engines[place], prompt(next(seeds), length))
-            used[place] = (time.process_time() - begin) / (unique * (length + ANSWER)) * 1e6
+        for turn in range(unique):
+            ids = prompt(next(seeds), length)
+            for place in (0, 1) if turn % 2 else (1, 0):
+                begin = time.process_time()
+                await ask(engines[place], ids)
+                await settle(engines[place], 0.02)
+                used[place] += time.process_time() - begin
         if number:  # the first warms up
             ratios.append(used[1] / used[0])
-            off.append(used[0])
+            off.append(used[0] / (unique * (length + ANSWER)) * 1e6)
     middle, least, most = (100 * (value - 1) for value in (statistics.median(ratios), min(ratios), max(ratios)))
     print(f"unique prompts of {length}: {statistics.median(off):.1f} us of CPU per token without tiers")
     print(f"with tiers {middle:+.1f} % (median of {len(ratios)} pairs, {least:+.1f} to {most:+.1f} %)")
@@ -194,7 +196,7 @@ async def main() -> None:
     parser.add_argument("--model", type=Path, default=Path(sample.path("sample.gguf")))
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--unique", type=int, default=12, help="prompts of a round")
+    parser.add_argument("--unique", type=int, default=40, help="prompts of a round")
     given = parser.parse_args()
     spawned: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:

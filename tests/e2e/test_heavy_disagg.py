@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -59,28 +60,55 @@ def alone(machine: Any, engine: External) -> list[tuple[str, list[float]]]:
     return found
 
 
-def serve(machine: Any, engine: External) -> str:
-    """A prefill and a decode worker of the shipped graph; prefill workers compute all prompts."""
+CACHING: dict[str, dict[str, Any]] = {"vllm": {"kv_cache_memory_bytes": SMALL}, "sglang": {}}
+
+
+def serve(machine: Any, engine: External, graph: str = "disagg", prefill: int = 1) -> str:
+    """Prefill workers, who compute all prompts, and a decode worker of a shipped graph. Several of them have caches."""
     config = machine.folder / "disagg.yaml"
-    worker = (
-        "  common-configs: [engine, model, kv_cache_block_size]\n"
-        f"  engine_args: {json.dumps(CACHELESS[engine.name])}\n"
-        f"  ServiceArgs: {{python: {engine.python}}}\n"
-    )
+
+    def worker(arguments: dict[str, Any], replicas: int) -> str:
+        return (
+            "  common-configs: [engine, model, kv_cache_block_size]\n"
+            f"  engine_args: {json.dumps(arguments)}\n"
+            f"  ServiceArgs: {{python: {engine.python}, workers: {replicas}}}\n"
+        )
+
+    mode = "kv" if graph == "disagg_router" else "round-robin"
     config.write_text(
-        "graph: graphs.disagg:Frontend\n"
+        f"graph: graphs.{graph}:Frontend\n"
         f"Common: {{engine: {engine.name}, model: sample, kv_cache_block_size: 32}}\n"
         "Frontend: {port: 0}\n"
-        "Processor: {conditional-disagg: false}\n"
-        f"Worker:\n{worker}  disaggregation_mode: decode\n"
-        f"PrefillWorker:\n{worker}"
+        f"Processor: {{conditional-disagg: false, router_mode: {mode}}}\n"
+        f"Worker:\n{worker(CACHELESS[engine.name], 1)}  disaggregation_mode: decode\n"
+        f"PrefillWorker:\n{worker((CACHING if prefill > 1 else CACHELESS)[engine.name], prefill)}"
     )
     # NIXL's threads never rest: on two cores a process may not get to its heartbeat for seconds.
     command = machine.start("dynamo", "serve", "-f", config, **ENV, DYNAMOD_HEARTBEAT_TIMEOUT="20")
     url = ready(command)
-    machine.until(lambda: [row["state"] for row in machine.ps()[:2]] == ["Ready", "Ready"], START)
-    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
+    machine.until(lambda: [row["state"] for row in machine.ps()[: 1 + prefill]] == ["Ready"] * (1 + prefill), START)
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 1 + prefill)
     return url
+
+
+def test_the_router_sends_a_prompt_to_the_prefill_worker_that_has_it(machine: Any, engine: External) -> None:
+    """The answers of one engine alone, from `graphs.disagg_router`, whose prefill workers say what they have cached."""
+    expected = alone(machine, engine)[-len(NOISE) :]
+    url = serve(machine, engine, "disagg_router", 2)
+    with ThreadPoolExecutor(len(NOISE)) as pool:
+        assert [status for status, _ in pool.map(lambda text: ask(machine, url, text), NOISE)] == [200] * len(NOISE)
+    first = [one["opened"] for one in sessions(machine)]
+    assert sum(first) == len(NOISE)
+    assert min(first) > 0, "at the same time prompts go to both"
+    for turn in (2, 3):
+        for text, (said, logprobs) in zip(NOISE, expected, strict=True):
+            found = answer(machine, url, text)
+            assert found[0] == said
+            assert found[1] == pytest.approx(logprobs, abs=2e-4)
+        metrics = counts(machine, url)
+        assert (metrics["remote_prefill_total"], metrics["remote_prefill_failed_total"]) == (turn * len(NOISE), 0)
+        assert [one["opened"] for one in sessions(machine)] == [turn * one for one in first], "where they went before"
+    machine.until(lambda: not any(one["open"] for one in sessions(machine)))
 
 
 def test_text_and_logprobs_are_those_of_one_engine(machine: Any, engine: External) -> None:
@@ -118,7 +146,13 @@ def test_text_and_logprobs_are_those_of_one_engine(machine: Any, engine: Externa
     assert answer(machine, url, TAUGHT[0])[0] == expected[0][0]
 
 
+def sessions(machine: Any) -> list[dict[str, Any]]:
+    """Of each prefill worker."""
+    found = [one["handoff"]["sessions"] for one in workers(machine) if one["handoff"]]
+    return [one for one in found if one]
+
+
 def computing(machine: Any) -> dict[str, Any]:
-    """Sessions of the prefill worker."""
-    [found] = [one["handoff"]["sessions"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"]]
-    return dict(found)
+    """Of the only prefill worker."""
+    [found] = sessions(machine)
+    return found
