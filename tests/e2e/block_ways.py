@@ -78,6 +78,15 @@ class Stalled(Fault):
         yield data
 
 
+class Lost(Fault):
+    """Nothing comes any more, and at `over` the way ends: what the source has written, and nobody read, is lost."""
+
+    def happens(self, data: bytes) -> Iterator[bytes]:
+        self.over.wait(60)
+        raise EOFError
+        yield data
+
+
 class Slow(Fault):
     """What is left takes so many seconds more, and comes whole."""
 

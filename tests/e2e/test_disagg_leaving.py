@@ -16,7 +16,7 @@ import pytest
 
 from dynamod import sample
 
-from .block_ways import Detour, Late, Slow, Stalled, TcpWay
+from .block_ways import Detour, Late, Lost, Slow, Stalled, TcpWay
 from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, unlike, workers
 from .together import together
 
@@ -78,8 +78,7 @@ def reading(machine: Any, url: str, fault: Any, length: int = 12) -> Iterator[An
 @together
 def test_a_prefill_worker_is_killed(machine: Any, engine: str, when: str) -> None:
     """Wherever its reader is, the answer is the same; when it is back it computes prompts again."""
-    arguments = {**MOCK, "kv_bytes_per_token": 32768} if engine == "mocker" else EXACT
-    given: dict[str, Any] = {"engine": engine, "arguments": arguments}
+    given: dict[str, Any] = {"engine": engine, "arguments": arguments_of(engine)}
     [expected] = alone(machine, [LONG], length=100, **given)
     url = serve(machine, **given).ready()
     pid = machine.row("PrefillWorker")["pid"]
@@ -88,7 +87,7 @@ def test_a_prefill_worker_is_killed(machine: Any, engine: str, when: str) -> Non
         os.kill(pid, signal.SIGKILL)
         assert (stream.read().text, stream.error) == (expected, None)
     else:
-        fault = Late(1) if when == "before the read" else Stalled()
+        fault = Late(1) if when == "before the read" else Lost()
         with reading(machine, url, fault, length=100) as answer:
             os.kill(pid, signal.SIGKILL)
             fault.over.set()
