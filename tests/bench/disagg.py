@@ -43,7 +43,7 @@ def text(words: int) -> str:
     return " ".join(random.choice(WORDS) for _ in range(words))
 
 
-async def ask(port: int, prompt: str, tokens: int, gaps: list[float] | None = None) -> tuple[float, int]:
+async def ask(port: int, prompt: str | list[int], tokens: int, gaps: list[float] | None = None) -> tuple[float, int]:
     """One streamed answer: seconds to its first token, and how many it had. Gaps behind the first are added."""
     body = {"model": "m", "prompt": prompt, "max_tokens": tokens, "stream": True, "temperature": 0}
     data = json.dumps({**body, "nvext": {"ignore_eos": True}}).encode()

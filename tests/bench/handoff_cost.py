@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What a hand-off costs a request: prompts of one block, and one token of answer.
+"""What a hand-off costs a request: short prompts, and one token of answer.
 
-handoff_cost.py [--ways none worker pull rendezvous] [--engine mocker|llamacpp] [--requests 300] [--repeat 3]
+handoff_cost.py [--ways none worker pull rendezvous] [--engine mocker|llamacpp] [--tokens 24] [--requests 300]
+                [--repeat 3]
 
 The same graph with no prompt at the prefill worker (`none`) and with all of them, in turn, one request at a time.
 Workers move the blocks, or mockers do so themselves as vLLM (`pull`) and SGLang (`rendezvous`). Mockers take no time;
@@ -13,6 +14,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -20,12 +22,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from disagg import ask, text
+from disagg import ask
 from llama_servers import ROOT, Server
 from load import cpu_seconds
 
-WORDS = 8
-"""Some 24 tokens: one block of 16 is handed off, the answering worker computes the rest."""
+
+def prompt(length: int) -> list[int]:
+    """So many tokens, unlike others'. Of 24 one block of 16 is handed off; the answering worker computes the rest."""
+    return random.choices(range(300, 900), k=length)
 
 
 def serving(engine: str, way: str) -> Server:
@@ -54,14 +58,14 @@ def cpu(server: Server) -> float:
     return sum(cpu_seconds(pid) for pid in {row["pid"] for row in rows})
 
 
-async def measured(server: Server, requests: int) -> tuple[float, float]:
+async def measured(server: Server, requests: int, tokens: int) -> tuple[float, float]:
     """Median milliseconds of an answer, and CPU milliseconds per request."""
     for _ in range(20):
-        await ask(server.port, text(WORDS), 1)
+        await ask(server.port, prompt(tokens), 1)
     before, took = cpu(server), []
     for _ in range(requests):
         began = time.perf_counter()
-        await ask(server.port, text(WORDS), 1)
+        await ask(server.port, prompt(tokens), 1)
         took.append(time.perf_counter() - began)
     return median(took) * 1000, (cpu(server) - before) / requests * 1000
 
@@ -73,6 +77,7 @@ def main() -> None:
         "--ways", nargs="*", choices=("none", "worker", "pull", "rendezvous"), default=["none", "worker"]
     )
     parser.add_argument("--engine", choices=("mocker", "llamacpp"), default="mocker")
+    parser.add_argument("--tokens", type=int, default=24, help="of a prompt")
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--repeat", type=int, default=3)
     a = parser.parse_args()
@@ -83,7 +88,7 @@ def main() -> None:
             server.model()
         for _ in range(a.repeat):
             for server in servers:
-                answer, used = asyncio.run(measured(server, a.requests))
+                answer, used = asyncio.run(measured(server, a.requests, a.tokens))
                 print(f"{server.name}: answer {answer:.2f} ms, CPU {used:.2f} ms per request", flush=True)
     finally:
         for server in servers:

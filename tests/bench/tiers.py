@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What KV tiers of llama.cpp are worth, and what they cost where nothing repeats.
 
-tiers.py [--model FILE] [--tokens 1500] [--rounds 9] [--unique 40]
+tiers.py [--model FILE] [--tokens 1500] [--rounds 9] [--unique 12]
 
 First the time to the first token of one prompt whose blocks are in the device, in memory of the host, in files (read
 anew, but from the kernel's page cache), nowhere, and in the device and in the memory of another worker, from where they
@@ -108,11 +108,11 @@ def prompt(seed: int, length: int) -> list[int]:
     return random.Random(seed).choices(range(5, 1000), k=length)
 
 
-async def settle(engine: LlamaCpp, look: float = 0.2) -> None:
-    """Until all copies are made. `look`: seconds in which at least one is."""
+async def settle(engine: LlamaCpp) -> None:
+    """Until all copies are made."""
     before = None
     while before != (before := engine.statistics()):  # noqa: ASYNC110
-        await asyncio.sleep(look)
+        await asyncio.sleep(0.2)
 
 
 async def evict(engine: LlamaCpp, blocks: int, seed: int) -> None:
@@ -179,7 +179,7 @@ async def cost(path: Path, folder: str, length: int, rounds: int, unique: int, s
             for place in (0, 1) if turn % 2 else (1, 0):
                 begin = time.process_time()
                 await ask(engines[place], ids)
-                await settle(engines[place], 0.02)
+                await settle(engines[place])
                 used[place] += time.process_time() - begin
         if number:  # the first warms up
             ratios.append(used[1] / used[0])
@@ -196,7 +196,7 @@ async def main() -> None:
     parser.add_argument("--model", type=Path, default=Path(sample.path("sample.gguf")))
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--unique", type=int, default=40, help="prompts of a round")
+    parser.add_argument("--unique", type=int, default=12, help="prompts of a round")
     given = parser.parse_args()
     spawned: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:

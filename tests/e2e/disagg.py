@@ -66,10 +66,16 @@ def handoffs(machine: Any) -> dict[str, Any]:
     return dict(found)
 
 
+def all_sessions(machine: Any) -> list[dict[str, Any]]:
+    """Of each prefill worker."""
+    found = [one["handoff"]["sessions"] for one in workers(machine) if one["handoff"]]
+    return [one for one in found if one]
+
+
 def sessions(machine: Any) -> dict[str, Any]:
-    """Of the prefill worker."""
-    (found,) = [one["handoff"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"]]
-    return dict(found["sessions"])
+    """Of the only prefill worker."""
+    (found,) = all_sessions(machine)
+    return found
 
 
 def noise(number: int) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from .asking import chat_body
-from .test_disagg import counts, workers
+from .disagg import all_sessions, counts, handoffs, sessions
 from .test_heavy import ENV, SGLANG, SMALL, START, TAUGHT, VLLM, External, installed, ready
 
 pytestmark = pytest.mark.heavy
@@ -74,12 +74,12 @@ def serve(machine: Any, engine: External, graph: str = "disagg", prefill: int = 
             f"  ServiceArgs: {{python: {engine.python}, workers: {replicas}}}\n"
         )
 
-    mode = "kv" if graph == "disagg_router" else "round-robin"
+    routing = ", router_mode: kv" if graph == "disagg_router" else ""
     config.write_text(
         f"graph: graphs.{graph}:Frontend\n"
         f"Common: {{engine: {engine.name}, model: sample, kv_cache_block_size: 32}}\n"
         "Frontend: {port: 0}\n"
-        f"Processor: {{conditional-disagg: false, router_mode: {mode}}}\n"
+        f"Processor: {{conditional-disagg: false{routing}}}\n"
         f"Worker:\n{worker(CACHELESS[engine.name], 1)}  disaggregation_mode: decode\n"
         f"PrefillWorker:\n{worker((CACHING if prefill > 1 else CACHELESS)[engine.name], prefill)}"
     )
@@ -97,7 +97,7 @@ def test_the_router_sends_a_prompt_to_the_prefill_worker_that_has_it(machine: An
     url = serve(machine, engine, "disagg_router", 2)
     with ThreadPoolExecutor(len(NOISE)) as pool:
         assert [status for status, _ in pool.map(lambda text: ask(machine, url, text), NOISE)] == [200] * len(NOISE)
-    first = [one["opened"] for one in sessions(machine)]
+    first = [one["opened"] for one in all_sessions(machine)]
     assert sum(first) == len(NOISE)
     assert min(first) > 0, "at the same time prompts go to both"
     for turn in (2, 3):
@@ -107,8 +107,10 @@ def test_the_router_sends_a_prompt_to_the_prefill_worker_that_has_it(machine: An
             assert found[1] == pytest.approx(logprobs, abs=2e-4)
         metrics = counts(machine, url)
         assert (metrics["remote_prefill_total"], metrics["remote_prefill_failed_total"]) == (turn * len(NOISE), 0)
-        assert [one["opened"] for one in sessions(machine)] == [turn * one for one in first], "where they went before"
-    machine.until(lambda: not any(one["open"] for one in sessions(machine)))
+        assert [one["opened"] for one in all_sessions(machine)] == [turn * one for one in first], (
+            "where they went before"
+        )
+    machine.until(lambda: not any(one["open"] for one in all_sessions(machine)))
 
 
 def test_text_and_logprobs_are_those_of_one_engine(machine: Any, engine: External) -> None:
@@ -121,11 +123,11 @@ def test_text_and_logprobs_are_those_of_one_engine(machine: Any, engine: Externa
         assert found[1] == pytest.approx(logprobs, abs=2e-4)
     metrics = counts(machine, url)
     assert (metrics["remote_prefill_total"], metrics["remote_prefill_failed_total"]) == (len(PROMPTS), 0)
-    [read] = [one["handoff"] for one in workers(machine) if one["handoff"] and not one["handoff"]["sessions"]]
+    read = handoffs(machine)
     assert read["transfers"] + read["failed"] == len(PROMPTS), "each prompt that was not read has been counted"
     assert read["transfers"] > len(PROMPTS) // 2
-    machine.until(lambda: computing(machine)["open"] == 0)
-    assert computing(machine)["opened"] == len(PROMPTS)
+    machine.until(lambda: sessions(machine)["open"] == 0)
+    assert sessions(machine)["opened"] == len(PROMPTS)
 
     before = counts(machine, url)["remote_prefill_total"]
     late: list[Any] = []
@@ -144,15 +146,3 @@ def test_text_and_logprobs_are_those_of_one_engine(machine: Any, engine: Externa
     machine.until(lambda: [row["state"] for row in machine.ps()[:2]] == ["Ready", "Ready"], START)
     machine.until(lambda: ask(machine, url, TAUGHT[0])[0] == 200)
     assert answer(machine, url, TAUGHT[0])[0] == expected[0][0]
-
-
-def sessions(machine: Any) -> list[dict[str, Any]]:
-    """Of each prefill worker."""
-    found = [one["handoff"]["sessions"] for one in workers(machine) if one["handoff"]]
-    return [one for one in found if one]
-
-
-def computing(machine: Any) -> dict[str, Any]:
-    """Of the only prefill worker."""
-    [found] = sessions(machine)
-    return found
