@@ -1,7 +1,17 @@
 """What holds for all tests."""
 
+import os
+import signal
+
 from hypothesis import settings
 
-# How long an example takes depends on the machine and on what runs beside it; a test that hangs has a deadline itself.
-settings.register_profile("dynamod", deadline=None)
-settings.load_profile("dynamod")
+# The time of one example depends on the machine and its load, so examples have no deadline of their own.
+settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("ci", max_examples=100, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "quick"))
+
+# A test run in the background (`nohup pytest &`) inherits ignored signals. An ignored signal stays ignored in every
+# program that a test starts; a signal with a handler is reset to its default there. The handler does nothing here.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)

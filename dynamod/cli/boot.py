@@ -68,7 +68,7 @@ async def _live(options: Options) -> int:
             raise
         system.watch(ref, node.part_ended)
         hangup = asyncio.Event()
-        on_signals(partial(_end, node), hangup.set)
+        on_signals(partial(_end, node), hangup.set, service=not options.ephemeral)
         try:
             for wanted in options.wanted:
                 await _start(node, wanted)

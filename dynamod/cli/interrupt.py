@@ -51,12 +51,15 @@ class Interrupts:
         return True
 
 
-def on_signals(end: Callable[[str], None], hangup: Callable[[], None]) -> None:
-    """SIGINT and SIGTERM call `end` with their name; SIGHUP calls `hangup`, unless it is ignored (nohup)."""
+def on_signals(end: Callable[[str], None], hangup: Callable[[], None], *, service: bool = False) -> None:
+    """SIGINT and SIGTERM call `end` with their name; SIGHUP calls `hangup`.
+
+    A SIGHUP that was ignored when the program started (nohup) stays ignored, except by a service, which it reloads.
+    """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end, number.name)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+    if service or signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGHUP, hangup)
 
 

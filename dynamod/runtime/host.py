@@ -24,7 +24,7 @@ from dynamod.message.node import FromNode, Heartbeat, Hello, Refused, State
 
 from .components import component_class
 from .context import ComponentContext, ProcessContext
-from .lifeline import die_with_parent, receive_plan
+from .lifeline import default_signals, die_with_parent, receive_plan
 from .liveness import HEARTBEAT
 from .plan import EXIT_USER_ERROR, HostPlan, decode
 
@@ -179,6 +179,7 @@ def settle_garbage() -> None:
 
 def main() -> None:
     """Entry point of the process."""
+    default_signals()
     sock = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(sock.fileno(), False)
     if len(sys.argv) > 2:

@@ -17,6 +17,20 @@ ORPHAN_GRACE = 3.5
 """Seconds an orphan gets to end by itself; then it is killed, with all it started. The promise is 5."""
 
 
+def default_signals() -> None:
+    """Restore the default action of signals that the daemon may have inherited as ignored (`nohup dynamo serve &`).
+
+    A component, and each program that it starts, then ends at SIGINT, SIGHUP and SIGQUIT like one from a terminal.
+    """
+    for number, action in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, action)
+
+
 def receive_plan(sock: socket.socket) -> tuple[bytes, list[int]]:
     """Read the plan and the descriptors that come with it, and nothing that follows. Exits when the daemon is gone."""
     head, fds, _, _ = socket.recv_fds(sock, 4, 16)

@@ -203,4 +203,4 @@ class Trees(RuleBasedStateMachine):
 
 
 TestTrees = Trees.TestCase
-TestTrees.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+TestTrees.settings = settings(stateful_step_count=25)

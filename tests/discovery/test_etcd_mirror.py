@@ -238,7 +238,7 @@ class World(RuleBasedStateMachine):
 
 
 TestWorld = World.TestCase
-TestWorld.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestWorld.settings = settings(stateful_step_count=50)
 
 
 @pytest.fixture

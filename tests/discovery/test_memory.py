@@ -2,7 +2,6 @@
 
 import random
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
@@ -118,7 +117,6 @@ class Mirrored(RuleBasedStateMachine):
 
 
 TestMirrored = Mirrored.TestCase
-TestMirrored.settings = settings(max_examples=60, deadline=None)
 
 
 def test_a_watcher_that_puts_while_a_lease_ends() -> None:

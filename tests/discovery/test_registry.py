@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
@@ -112,7 +111,6 @@ class Registries(RuleBasedStateMachine):
 
 
 TestRegistries = Registries.TestCase
-TestRegistries.settings = settings(max_examples=50, deadline=None)
 
 
 class House:

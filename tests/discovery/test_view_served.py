@@ -5,7 +5,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 
 from dynamod.discovery import keys
 from dynamod.discovery.keys import card_key, exited_key, instance_key, quarantine_key
@@ -38,7 +38,6 @@ steps = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(steps, max_size=40))
 def test_what_is_kept_is_what_a_look_at_everything_finds(found: list[tuple[str, int, int]]) -> None:
     memory: Any = MemoryRegistry(random.Random(0))

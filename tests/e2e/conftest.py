@@ -236,10 +236,17 @@ class Machine:
         return {**clean, "PYTHONPATH": path, **alone, **self.env, **env}
 
     def start(
-        self, command: str, *argv: object, cwd: Path | None = None, deaf: bool = False, within: str = "", **env: str
+        self,
+        command: str,
+        *argv: object,
+        cwd: Path | None = None,
+        deaf: bool = False,
+        within: str = "",
+        prefix: Sequence[str] = (),
+        **env: str,
     ) -> Command:
-        """Start a command. `deaf`: nobody reads what it prints. `within`: a network namespace."""
-        words = [sys.executable, *(ENTRY.get(command) or ["-m", command]), *map(str, argv)]
+        """Start a command. `deaf`: its output has no reader. `within`: a network namespace. `prefix`: words before."""
+        words = [*prefix, sys.executable, *(ENTRY.get(command) or ["-m", command]), *map(str, argv)]
         if within:
             words = ["ip", "netns", "exec", within, *words]
         started = Command(self, words, self.environ(**env), cwd or self.folder, deaf=deaf)

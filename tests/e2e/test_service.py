@@ -426,3 +426,24 @@ def test_logs_in_the_folder_of_the_service_outlive_it(machine: Any) -> None:
     assert file.read_text().splitlines() == lines + file.read_text().splitlines()[len(lines) :]
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert "graph one started" in (folder / "dynamod.log").read_text()
+
+
+IGNORED = ["env", "--ignore-signal=HUP", "--ignore-signal=INT", "--ignore-signal=QUIT"]
+
+
+def ignored_signals(pid: int) -> set[signal.Signals]:
+    text = Path(f"/proc/{pid}/status").read_text()
+    mask = int(text.partition("SigIgn:")[2].split()[0], 16)
+    return {one for one in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if mask & 1 << (one - 1)}
+
+
+@together
+def test_a_service_started_with_ignored_signals_reloads_and_its_components_have_default_signals(machine: Any) -> None:
+    configure(machine, one="100")
+    daemon = machine.start("dynamod", "--config", "d.yaml", "--socket", machine.socket, prefix=IGNORED)
+    machine.until(all_ready(machine, "one"))
+    daemon.tree()
+    assert not [row["process"] for row in machine.ps() if ignored_signals(row["pid"])]
+    configure(machine, two="100")
+    daemon.send(signal.SIGHUP)
+    machine.until(lambda: names(machine) == ["two"])

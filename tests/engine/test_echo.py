@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod import sample
@@ -96,7 +96,6 @@ def test_max_tokens(words: Any, limit: int, ids: list[int], finish: str) -> None
     run(main())
 
 
-@settings(max_examples=40, deadline=None)
 @given(ids=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=12), data=st.data())
 def test_another_instance_goes_on_where_the_first_stopped(words: Any, ids: list[int], data: Any) -> None:
     limit = data.draw(st.none() | st.integers(1, len(ids) + 2))

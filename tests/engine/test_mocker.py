@@ -5,7 +5,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dynamod import sample
 from dynamod.actor import System
@@ -133,7 +133,6 @@ async def test_the_answer_depends_on_prompt_seed_and_position_alone(words: Any) 
     assert len(set(first)) > 100
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data(), length=st.integers(1, 40), limit=st.integers(1, 60), seed=st.none() | st.integers(0, 9))
 def test_another_instance_goes_on_where_the_first_stopped(
     words: Any, data: Any, length: int, limit: int, seed: int | None

@@ -7,7 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dynamod.actor import System
 from dynamod.actor.testing import run, virtual
@@ -72,7 +72,6 @@ async def answered(outbox: Outbox) -> bytes:
     return tokens_of(outbox)[0]
 
 
-@settings(max_examples=30, deadline=None)
 @given(ids=st.lists(st.integers(0, 50), min_size=1, max_size=40), warm=st.integers(0, 40), most=st.integers(0, 12))
 def test_the_answer_is_the_same_however_many_blocks_come(words: Any, ids: list[int], warm: int, most: int) -> None:
     async def main() -> None:

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 
 from dynamod.actor import System
 from dynamod.actor.testing import run, virtual
@@ -59,7 +59,6 @@ async def test_ranks_step_beside_each_other(words: Any) -> None:
         assert times[2] < times[1] * 0.75
 
 
-@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 4))
 def test_the_feed_tells_of_the_union_and_no_answer_depends_on_its_rank(words: Any, seed: int, size: int) -> None:
     """Small caches, so that blocks are evicted here and stay there."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dynamod.engine.mocker.arguments import MockerArguments
 from dynamod.engine.mocker.scheduler import Scheduler, Sequence, Step
@@ -162,7 +162,6 @@ def run_all(it: Scheduler) -> list[Step]:
     return steps
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     data=st.data(),
     blocks=st.integers(4, 20),

@@ -7,7 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dynamod.actor import System
 from dynamod.actor.testing import run, virtual
@@ -44,7 +44,6 @@ async def ask(engine: Mocker, request: Generate) -> None:
     await answered(outbox)
 
 
-@settings(max_examples=40, deadline=None)
 @given(warm=st.integers(0, 40), length=st.integers(1, 60), same=st.integers(0, 60), dp=st.sampled_from((1, 3)))
 def test_what_the_cache_has_from_the_start_is_given_and_nothing_computed(
     words: Any, warm: int, length: int, same: int, dp: int

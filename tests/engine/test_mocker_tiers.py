@@ -5,7 +5,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dynamod.actor import System
 from dynamod.actor.testing import virtual
@@ -150,7 +150,6 @@ def test_who_leaves_while_it_waits_gives_all_back() -> None:
     assert machine.it.pool.active == 0
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40), st.integers(0, 8)), min_size=5, max_size=40),
     *(st.integers(13, 20), st.integers(1, 3), st.integers(0, 60_000), st.integers(0, 200_000), st.randoms()),

@@ -241,7 +241,7 @@ TURN = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.lists(TURN, min_size=1, max_size=6), st.none() | WORDS | st.lists(TEXT, max_size=3))
 def test_any_conversation(turns: list[Any], system: Any) -> None:
     """Nothing of it is lost, the chat is in order, and text engines read the same chat in its body."""

@@ -29,12 +29,7 @@ BODIES = (
     | st.dictionaries(NAMES, VALUES, max_size=3).map(lambda change: json.dumps(GOOD | change).encode())
 )
 FEW = settings(
-    max_examples=60,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=list(HealthCheck),
+    derandomize=True, database=None, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck)
 )
 
 

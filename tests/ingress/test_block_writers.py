@@ -64,7 +64,7 @@ def events(data: bytes) -> list[dict[str, Any]]:
     return found
 
 
-FEW = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FEW = settings(derandomize=True, suppress_health_check=list(HealthCheck))
 HTTP_1_0 = (1, 0)  # without the framing of chunks
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.actor import System
@@ -324,7 +324,6 @@ what = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(what, st.integers(0, 4)), max_size=40))
 def test_nothing_is_lost_and_nobody_waits_for_nothing(steps: Any) -> None:
     async def main() -> None:

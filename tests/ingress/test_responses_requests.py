@@ -120,7 +120,7 @@ ITEM = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.lists(ITEM, min_size=1, max_size=8))
 def test_nothing_of_any_input_is_lost(items: list[dict[str, Any]]) -> None:
     chat = chat_of(input=items, instructions="i")
@@ -152,7 +152,7 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waits")
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(["put", "get", "remove"]), st.sampled_from("abcde"), st.integers(0, 900))))
 def test_the_store_has_the_newest_and_no_more_than_it_may(steps: list[tuple[str, str, int]]) -> None:
     store, order = ResponseStore(2000), dict[str, int]()

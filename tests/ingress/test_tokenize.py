@@ -143,7 +143,7 @@ async def test_they_are_not_counted_as_generation(post, server, caplog) -> None:
     assert "path=/tokenize status=200 model=org/model" in caplog.text
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.text(max_size=40) | st.text("ab <|im_end>\n", max_size=20))
 def test_text_comes_back_as_it_was(threaded, text) -> None:
     host, port, _ = threaded

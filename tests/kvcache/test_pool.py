@@ -143,5 +143,5 @@ class Model(RuleBasedStateMachine):
         assert len(self.told.blocks) == self.pool.cached + sum(isinstance(block, int) for block in active)
 
 
-Model.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Model.TestCase.settings = settings(stateful_step_count=40)
 TestPool = Model.TestCase

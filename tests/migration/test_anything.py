@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from .instances import run
@@ -25,7 +25,6 @@ events = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     events=events,
     text=st.booleans(),

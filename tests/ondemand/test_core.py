@@ -4,14 +4,12 @@ import random
 from collections.abc import Callable
 from itertools import combinations, count
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.ondemand.core import OnDemand
 from dynamod.ondemand.settings import Budget, ModelSettings, together
 from dynamod.ondemand.state import Action, Admit, Drain, Refuse, Start
-
-MANY = settings(max_examples=200, deadline=None)
 
 
 def model(**keys: object) -> ModelSettings:
@@ -175,7 +173,6 @@ def step(world: World, kind: str, number: int) -> None:
             pass
 
 
-@MANY
 @given(MODELS, BUDGETS, STEPS)
 def test_the_laws_hold_and_everything_ends(
     models: dict[str, ModelSettings], budget: Budget, steps: list[tuple[str, int]]
@@ -197,7 +194,6 @@ def test_the_laws_hold_and_everything_ends(
     assert not kept, "idle for longer than its ttl"
 
 
-@MANY
 @given(MODELS, BUDGETS, STEPS)
 def test_all_loads_fail_and_nobody_waits_for_ever(
     models: dict[str, ModelSettings], budget: Budget, steps: list[tuple[str, int]]
@@ -216,7 +212,6 @@ def test_all_loads_fail_and_nobody_waits_for_ever(
     assert len([one for one in world.done if isinstance(one, Start)]) == before, "nobody has asked"
 
 
-@MANY
 @given(BUDGETS, st.lists(st.sampled_from(NAMES), min_size=1, max_size=3), st.integers(1, 4))
 def test_a_model_gets_its_turn_although_others_stay_busy(budget: Budget, asked: list[str], length: int) -> None:
     """Requests for two models come each second and overlap; those for others are not put off for ever."""

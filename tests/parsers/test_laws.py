@@ -88,7 +88,7 @@ messages = {"thought": st.just("") | texts, "before": st.just("") | texts, "aske
 
 
 @EACH
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(sizes=cuts, **messages)
 def test_what_is_written_is_read_in_order_however_it_is_cut(form, thought, before, asked, after, sizes) -> None:
     text, parts = write(form, thought, before, asked, after)
@@ -100,7 +100,7 @@ def test_what_is_written_is_read_in_order_however_it_is_cut(form, thought, befor
 
 
 @EACH
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(sizes=cuts, share=st.floats(0, 1), reason=st.sampled_from(["stop", "length"]), **messages)
 def test_a_truncated_call_is_complete_or_a_note(form, thought, before, asked, after, sizes, share, reason) -> None:
     text, parts = write(form, thought, before, asked, after)
@@ -123,7 +123,7 @@ def test_a_truncated_call_is_complete_or_a_note(form, thought, before, asked, af
 
 
 @EACH
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data(), sizes=cuts)
 def test_noise_is_no_markup_in_content_and_no_broken_call(form, data, sizes) -> None:
     """Markers and pieces of calls in any order."""
@@ -148,7 +148,7 @@ def test_noise_is_no_markup_in_content_and_no_broken_call(form, data, sizes) -> 
 
 @EACH
 @given(text=texts)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_text_without_markers_is_not_changed_and_not_held(form, text) -> None:
     parser = make_parser(form.tool, form.reasoning, TOOLS, prompt=form.prompt)
     given_back = "".join(segment.text for character in text for segment in parser.feed(character))

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.message.openai import Message
@@ -100,7 +100,6 @@ NUMBERS = """\
 """What templates do with arguments, one by one or as a whole."""
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from("abc"),

@@ -3,7 +3,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Reference
 from tokenizers import decoders, models, pre_tokenizers
@@ -81,7 +81,6 @@ def decode(decoder: Decoder, ids: list[int], cuts: list[int]) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=120, deadline=None)
 @given(text=TEXT, cuts=st.lists(st.integers(0, 300), max_size=12), skip=st.booleans())
 def test_pieces_make_the_whole(kind: str, text: str, cuts: list[int], skip: bool) -> None:
     reference = KINDS[kind]
@@ -90,7 +89,6 @@ def test_pieces_make_the_whole(kind: str, text: str, cuts: list[int], skip: bool
 
 
 @pytest.mark.parametrize("kind", ["bytes", "added"])
-@settings(max_examples=120, deadline=None)
 @given(data=st.data(), cuts=st.lists(st.integers(0, 60), max_size=8), skip=st.booleans())
 def test_any_ids_decode_as_the_reference(kind: str, data: st.DataObject, cuts: list[int], skip: bool) -> None:
     reference = KINDS[kind]
@@ -99,7 +97,6 @@ def test_any_ids_decode_as_the_reference(kind: str, data: st.DataObject, cuts: l
 
 
 @pytest.mark.parametrize("kind", ["pieces", "gemma", "metaspace", "metaspace never"])
-@settings(max_examples=120, deadline=None)
 @given(data=st.data(), cuts=st.lists(st.integers(0, 60), max_size=8), skip=st.booleans())
 def test_any_pieces_that_are_text_decode_as_the_reference(
     kind: str, data: st.DataObject, cuts: list[int], skip: bool
@@ -212,7 +209,6 @@ def test_a_stream_that_cannot_go_on_begins_again() -> None:
     assert decoder.flush() == ""
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(0, 258), max_size=20))
 def test_no_bytes_make_a_stream_fail(ids: list[int]) -> None:
     assert build_table(FALLBACK, FALLBACK.get_vocab()) is None

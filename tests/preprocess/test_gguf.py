@@ -6,7 +6,7 @@ from typing import Any
 
 import gguf
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Reference
@@ -171,7 +171,6 @@ def test_add_space_prefix_off(tmp_path: Path, pieces_reference: Reference) -> No
     assert plain.decode(ids) == "the dog"
 
 
-@settings(max_examples=150, deadline=None)
 @given(text=st.text(st.sampled_from("abcdefgt hedoqu ,.1é東"), max_size=60))
 def test_merges_from_scores_encode_any_text_alike(text: str, pieces_pair: tuple[Reference, Any]) -> None:
     reference, built = pieces_pair

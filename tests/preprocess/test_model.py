@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Reference
 
@@ -428,7 +428,6 @@ def few(fields: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     return names.flatmap(lambda chosen: st.fixed_dictionaries({name: fields[name] for name in chosen}))
 
 
-@settings(max_examples=250, deadline=None)
 @given(messages=st.lists(MESSAGE, max_size=3) | st.just(HI), fields=few({**COMMON, **CHAT}))
 def test_any_chat_request_is_lowered_or_refused(messages: list[Any], fields: dict[str, Any], model: Model) -> None:
     with suppress(msgspec.ValidationError, RequestError):
@@ -440,7 +439,6 @@ def test_any_chat_request_is_lowered_or_refused(messages: list[Any], fields: dic
         assert generate.stops.max_tokens + tokens <= 512
 
 
-@settings(max_examples=150, deadline=None)
 @given(fields=few(COMMON), prompt=WORD | st.lists(ANY | st.integers(0, 600), max_size=4))
 def test_any_completion_request_is_lowered_or_refused(fields: dict[str, Any], prompt: Any, model: Model) -> None:
     with suppress(msgspec.ValidationError, RequestError):

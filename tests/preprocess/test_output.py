@@ -2,7 +2,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.message.worker import Stops
@@ -156,7 +156,6 @@ def test_a_completion_keeps_its_first_space(pieces_folder: Path) -> None:
     assert Output(tokenizer, Stops(), continuing=True).push(ids) == " the dog"
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     data=st.data(),
     limit=st.none() | st.integers(1, 20),

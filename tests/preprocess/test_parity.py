@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(said=st.lists(MESSAGE, min_size=1, max_size=4), tools=st.sampled_from([None, TOOLS]), ask=st.booleans())
 def test_any_conversation(name: str, said: list[dict[str, Any]], tools: Any, ask: bool) -> None:
     source = TEMPLATES[name]

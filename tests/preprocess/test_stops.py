@@ -1,4 +1,4 @@
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dynamod.preprocess.output import StopMatcher
@@ -15,7 +15,6 @@ def naive(text: str, stops: list[str], include: bool) -> tuple[str, bool]:
     return text, False
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     pieces=st.lists(st.text(st.sampled_from("ab\nc"), max_size=6)),
     stops=st.lists(WORDS, max_size=4),
@@ -37,7 +36,6 @@ def test_any_cutting_gives_the_naive_answer(pieces: list[str], stops: list[str],
     assert (shown, found) == naive("".join(pieces), stops, include)
 
 
-@settings(max_examples=300, deadline=None)
 @given(pieces=st.lists(st.text(st.sampled_from("abc"), max_size=4)), stops=st.lists(WORDS, min_size=1, max_size=3))
 def test_holds_back_no_more_than_it_must(pieces: list[str], stops: list[str]) -> None:
     matcher, seen, shown = StopMatcher(stops), "", ""

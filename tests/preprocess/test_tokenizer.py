@@ -8,7 +8,7 @@ from typing import Any
 
 import fastokens
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Reference
 
@@ -144,7 +144,6 @@ def test_a_broken_tokenizer_file_is_a_user_error(tmp_path: Path) -> None:
         Tokenizer.from_source(open_source(tmp_path))
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=st.text(max_size=80) | st.text(st.sampled_from(" <0x41>ab▁</s>"), max_size=30))
 @example(text="the <0x41>")
 def test_fastokens_agrees_beyond_the_probe(text: str, both: tuple[list[Tokenizer], list[Reference]]) -> None:

@@ -79,7 +79,7 @@ class Model(RuleBasedStateMachine):
         assert len(self.load) == len(self.open)
 
 
-Model.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Model.TestCase.settings = settings(stateful_step_count=40)
 TestActive = Model.TestCase
 
 

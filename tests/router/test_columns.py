@@ -5,7 +5,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dynamod.kvcache.hashes import chain
 from dynamod.message.discovery import Instance
@@ -149,7 +149,6 @@ def steps(draw: Any) -> Any:
     return draw(st.sampled_from(WHAT)), workers, blocks, draw(st.integers(0, 3))
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     mode=st.sampled_from(NAMES),
     shadow=st.sampled_from([None, "kv", "least-loaded"]),

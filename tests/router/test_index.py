@@ -80,7 +80,7 @@ class Model(RuleBasedStateMachine):
         assert self.index.statistics().blocks == len(paths)
 
 
-Model.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Model.TestCase.settings = settings(stateful_step_count=40)
 TestIndex = Model.TestCase
 
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 
 from dynamod.message.errors import BadRequest
 from dynamod.structured.demand import demand
@@ -65,7 +65,6 @@ def spoilt(draw: Any) -> Any:
 
 
 @given(spoilt() | st.fixed_dictionaries({"type": st.sampled_from(FORMATS)}, optional={"content": VALUES}) | VALUES)
-@settings(max_examples=400)
 def test_whatever_is_sent_is_served_or_refused(form: Any) -> None:
     try:
         found = demand(asked(structured_outputs={"structural_tag": {"type": "structural_tag", "format": form}}))
@@ -114,7 +113,6 @@ def _several(inner: Any) -> Any:
 
 
 @given(st.recursive(PARTS, _several, max_leaves=6), st.randoms(use_true_random=False))
-@settings(max_examples=150)
 def test_what_is_served_is_kept_to_however_it_is_tokenised(form: Any, chance: Any) -> None:
     try:
         demand(asked(structured_outputs={"structural_tag": {"type": "structural_tag", "format": form}}))

@@ -10,7 +10,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dynamod import sample
 from dynamod.message.errors import EngineFailed
@@ -162,7 +162,6 @@ def text(matcher: Matcher, ids: list[int]) -> str:
     return b"".join(matcher.vocabulary.pieces[index] for index in ids).decode()
 
 
-@settings(max_examples=25)
 @given(st.integers(0, 2**32))
 def test_whatever_is_chosen_the_answer_has_the_form(seed: int) -> None:
     noise = random.Random(seed)
@@ -177,7 +176,6 @@ def test_whatever_is_chosen_the_answer_has_the_form(seed: int) -> None:
     assert not matcher.may_end or re.fullmatch("[a-z]{3,9}-[0-9]+", text(matcher, ids))
 
 
-@settings(max_examples=25)
 @given(st.integers(0, 2**32), st.data())
 def test_a_replay_is_in_the_same_state(seed: int, data: Any) -> None:
     matcher = of_the_sample().matcher(POINT)

@@ -7,7 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dynamod.actor import System
 from dynamod.actor.testing import run, virtual
@@ -311,7 +311,6 @@ async def test_over_sockets_readers_of_two_processes(words: Any, tmp_path: Any) 
         await office.close()
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     data=st.data(),
     blocks=st.integers(6, 24),

@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the sample model is too small for more
 
@@ -44,7 +44,6 @@ class Allows:
 rows = st.lists(st.floats(-30, 30, width=32), min_size=COUNT, max_size=COUNT)
 
 
-@settings(max_examples=150)
 @given(
     rows,
     st.sets(st.integers(0, 63), min_size=1).filter(lambda allowed: min(allowed) < COUNT),

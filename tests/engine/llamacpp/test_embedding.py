@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the sample model is too small for more
@@ -178,7 +178,6 @@ def test_the_argument_chooses_the_engine() -> None:
     assert engine_class("llama.cpp", {"embedding": True}) is LlamaCppEmbeddings
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.lists(st.integers(1, 20), min_size=1, max_size=9), st.booleans()), max_size=8),
     st.integers(20, 60),

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.engine.llamacpp.scheduler import Row
@@ -289,7 +289,6 @@ _EVENT = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(_EVENT, max_size=60),
     st.integers(8, 20),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.engine.llamacpp.sampling import Sampler, _nucleus, gumbel
@@ -76,7 +76,6 @@ _SETTINGS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(_LOGITS, _SETTINGS, st.integers(-(2**63), 2**63 - 1), _IDS, _IDS, st.integers(0, 8))
 def test_it_chooses_what_the_plain_one_does(
     row: list[float], sampling: Sampling, seed: int, prompt: list[int], output: list[int], least: int

@@ -4,7 +4,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.engine.llamacpp.scheduler import TURN, Row
@@ -276,7 +276,6 @@ _EVENT = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(_EVENT, max_size=50),
     st.integers(8, 20),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.engine.llamacpp.scheduler import Row
@@ -156,7 +156,6 @@ _EVENT = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.lists(_EVENT, min_size=10, max_size=60), st.integers(7, 14), st.integers(1, 4), st.integers(4, 16))
 def test_whatever_happens_everybody_has_its_own_tokens(events: list[Any], blocks: int, seqs: int, budget: int) -> None:
     one = house(blocks, seqs, budget)

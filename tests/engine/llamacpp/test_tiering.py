@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.engine.llamacpp.kv_cells import Sequence
@@ -192,7 +192,6 @@ _EVENT = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(_EVENT, min_size=30, max_size=100),
     *(st.integers(8, 12), st.integers(1, 4), st.integers(4, 16), st.integers(1, 3), st.integers(200, 3000)),

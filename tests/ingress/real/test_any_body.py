@@ -172,9 +172,7 @@ def check(port: int, path: str, body: bytes) -> None:
 
 
 @settings(
-    max_examples=400,
     derandomize=True,
-    deadline=None,
     database=None,
     phases=(Phase.explicit, Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),

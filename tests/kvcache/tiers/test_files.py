@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.kvcache.tiers.files import OVERHEAD, BadFile, BlockFiles, folder_bytes, occupied
@@ -58,7 +58,6 @@ def test_a_file_with_any_byte_changed_is_not_loaded(files: BlockFiles) -> None:
         files.read(5)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300))
 def test_no_other_bytes_are_a_block(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     files = BlockFiles(tmp_path_factory.mktemp("kv"), "layout")
