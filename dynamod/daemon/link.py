@@ -14,7 +14,7 @@ import msgspec
 
 from dynamod import __version__
 from dynamod.actor import Actor, Reason, handle
-from dynamod.discovery.keys import INSTANCES, exited_key, quarantine_key
+from dynamod.discovery.keys import INSTANCES, exited_key, quarantine_key, slow_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.control import Ping
 from dynamod.message.hints import DISTRIBUTION
@@ -32,7 +32,7 @@ from dynamod.message.node import (
     Watch,
     Welcome,
 )
-from dynamod.runtime.liveness import Clocks
+from dynamod.runtime.liveness import Clocks, Verdict
 from dynamod.transport.channel import Channel
 from dynamod.transport.unix import Listener
 
@@ -114,9 +114,9 @@ class Connection:
                     self.since.pop(component, None)
                 self.on_state()
                 server.changed()
-            case Heartbeat(step, tokens):
+            case Heartbeat():
                 assert self.heartbeats is not None
-                self.heartbeats.beat(step, tokens)
+                self.heartbeats.beat(message)
             case Output():
                 self.output(message)
             case _:
@@ -140,12 +140,27 @@ class Connection:
         self.hello, self.pid, self.name = hello, hello.pid, self.name or hello.process
         self._opened(self)
         self.heartbeats = server.monitor.watch(
-            self.name, clocks, lambda why: server.quarantine(self.lease, why), lambda why: self.kill(why)
+            self.name,
+            clocks,
+            lambda verdict: server.judged(self.lease, verdict),
+            kill=lambda why: self.kill(why),
+            pid=self._peer(),
         )
         if hello.kind == "component":
-            self.heartbeats.beat(None, 0)  # it may hang before it sends one; a file may take its time until it serves
+            self.heartbeats.beat(
+                Heartbeat()
+            )  # it may hang before it sends one; a file may take its time until it serves
         self.channel.send(Welcome(self.lease, server.node, __version__, dict(server.cluster), os.getpid(), self.name))
         server.changed()
+
+    def _peer(self) -> int:
+        """Process id of the sender in our own namespace; 0: not known.
+
+        A component is our child. The kernel says which process has connected to the socket; what a process in a
+        container says of itself is no id of ours.
+        """
+        assert self.hello is not None
+        return self.hello.pid if self.hello.kind == "component" else self.channel.peer_pid
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         if self.handler is None:
@@ -205,6 +220,7 @@ class LinkServer(Actor):
         self._clocks, self._greeted = clocks, greeted
         self.lease = lease or registry.grant()
         self._exited: deque[str] = deque()
+        self._judged: dict[int, str] = {}  # key of each lease whose process is slow or stuck
         self._listener = Listener(str(path), lambda: self._connection(self._clocks, self._greeted).channel)
 
     async def started(self) -> None:
@@ -237,13 +253,13 @@ class LinkServer(Actor):
         """Leases of connected processes, by pid."""
         return {connection.pid: connection.lease for connection in self.connections if connection.lease}
 
-    def quarantine(self, lease: int, why: str) -> None:
-        """A process is unresponsive, or, empty, responds again: ingress processes send it nothing meanwhile."""
-        key = quarantine_key(lease)
-        if why:
-            self.registry.put(key, why.encode(), self.lease)
-        else:
-            self.registry.delete(key, self.lease)
+    def judged(self, lease: int, verdict: Verdict) -> None:
+        """Publish what a process is: ingress processes send nothing to a stuck one, and avoid a slow one."""
+        if (published := self._judged.pop(lease, None)) is not None:
+            self.registry.delete(published, self.lease)
+        if verdict.state:
+            key = self._judged[lease] = quarantine_key(lease) if verdict.state == "stuck" else slow_key(lease)
+            self.registry.put(key, verdict.why.encode(), self.lease)
         self.changed()
 
     def exited(self, lease: int, cause: str = "") -> None:

@@ -29,6 +29,8 @@ EXITED = "v1/exited/"
 """Leases whose process is known to be gone: `v1/exited/{lease in hex}`. A lease that only expired is not among them."""
 QUARANTINED = "v1/quarantined/"
 """Leases whose process does not respond to its daemon: `v1/quarantined/{lease in hex}`. They keep their keys."""
+SLOW = "v1/slow/"
+"""Leases whose process makes progress, but far slower than usual: `v1/slow/{lease in hex}`."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_/-]*")
 
@@ -95,7 +97,7 @@ def exited_key(lease: int) -> str:
 
 
 def lease_of(key: str) -> int | None:
-    """The lease that a key of `EXITED` or `QUARANTINED` names; None for one that names none."""
+    """The lease that a key of `EXITED`, `QUARANTINED` or `SLOW` names; None for one that names none."""
     try:
         return int(key.rpartition("/")[2], 16)
     except ValueError:
@@ -105,6 +107,11 @@ def lease_of(key: str) -> int | None:
 def quarantine_key(lease: int) -> str:
     """Key that stands while the process of a lease is unresponsive."""
     return f"{QUARANTINED}{lease:x}"
+
+
+def slow_key(lease: int) -> str:
+    """Key that stands while the process of a lease is slow."""
+    return f"{SLOW}{lease:x}"
 
 
 def place_of(where: Address | Instance) -> str:

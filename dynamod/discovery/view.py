@@ -16,6 +16,7 @@ from .keys import (
     EXITED,
     INSTANCES,
     QUARANTINED,
+    SLOW,
     Address,
     card_key,
     instance_key,
@@ -99,11 +100,13 @@ class View:
         self._on_model: list[ModelWatcher] = []
         self._on_change: list[Callable[[], None]] = []
         self._quarantined: set[str] = set()
+        self._slow: dict[int, str] = {}
         self._exits: dict[int, str] = {}  # lease -> why its process crashed, empty when it was ended on purpose
         self._served: dict[_Group, tuple[ModelCard | None, Serving]] = {}
         self._unable: dict[tuple[str, frozenset[str]], frozenset[int]] = {}  # until something changes, as the next
         self._capabilities: dict[tuple[object, ...], Capabilities | None] = {}  # by what `disagree` looks at
         registry.watch(QUARANTINED, self._quarantine_changed)
+        registry.watch(SLOW, self._slow_changed)
         registry.watch(EXITED, self._exited)
         place = f"{place_of(only)}/" if only is not None else ""
         registry.watch(INSTANCES + place, self._instance_changed)
@@ -218,6 +221,11 @@ class View:
         """Whether the daemon of the instance's process does not hear from it."""
         return bool(self._quarantined) and quarantine_key(instance.instance_id) in self._quarantined
 
+    @property
+    def slow(self) -> Mapping[int, str]:
+        """Instances, by id, that make progress but far slower than usual, and what their daemons say of them."""
+        return self._slow
+
     def gone(self, instance: Instance) -> bool:
         """Whether nothing should be sent to an instance any more."""
         here = instance_key(instance) in self._by_key and instance.instance_id not in self._exits
@@ -252,6 +260,16 @@ class View:
             self._quarantined.add(key)
         if (lease := lease_of(key)) is not None:
             self._revise_lease(lease)
+
+    def _slow_changed(self, key: str, value: bytes | None) -> None:
+        lease = lease_of(key)
+        if lease is None:
+            return
+        if value is None:
+            self._slow.pop(lease, None)
+        else:
+            self._slow[lease] = value.decode(errors="replace")
+        self._changed()
 
     def _revise_lease(self, lease: int) -> None:
         for where, instance in self._by_key.items():

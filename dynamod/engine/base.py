@@ -25,6 +25,7 @@ from dynamod.message.worker import LEAVING, Chat, Embed, Generate, Grammar, Requ
 from dynamod.transport.base import Reply
 
 from .own_transfer import OwnTransfer
+from .step_times import StepTimes
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 """Starts a task that belongs to the worker actor (its exception crashes the worker)."""
@@ -37,7 +38,8 @@ RequestT = TypeVar("RequestT", bound=EngineRequest)
 class EngineStatistics(msgspec.Struct, frozen=True):
     """Load now and totals. `in_step_for`: seconds since the current step began, None between steps.
 
-    `step_tokens`: tokens that this step computes, of prompts and answers.
+    `step_tokens`: tokens that this step computes, of prompts and answers. `usual_step_seconds`: what such a step
+    usually takes, as learned so far; 0: not known.
     """
 
     running: int = 0
@@ -46,10 +48,11 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     steps: Total = 0
     in_step_for: float | None = None
     step_tokens: int = 0
+    usual_step_seconds: float = 0.0
 
 
 class StepClock:
-    """Counts the steps of an engine, and knows since when the current one runs.
+    """Counts the steps of an engine, learns how long they take, and knows since when the current one runs.
 
     `computed`: tokens of all steps, of prompts and answers; `due`: how many these are when the next step is described.
     """
@@ -60,6 +63,7 @@ class StepClock:
         self._now = time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
         self._since: float | None = None
         self._tokens = self.steps = self.computed = self.due = 0
+        self._times = StepTimes()
 
     def begin(self, tokens: int) -> None:
         """A step that computes so many tokens begins."""
@@ -69,12 +73,16 @@ class StepClock:
 
     def end(self) -> None:
         """The step is over."""
+        if self._since is not None:
+            self._times.add(self._tokens, self._now() - self._since)
         self._since = None
 
     @property
-    def current(self) -> tuple[float, int] | None:
-        """Seconds since the step began and the tokens that it computes; None between steps."""
-        return None if self._since is None else (self._now() - self._since, self._tokens)
+    def current(self) -> tuple[float, int, float] | None:
+        """Seconds since the step began, the tokens that it computes, and what such a step usually takes; else None."""
+        if self._since is None:
+            return None
+        return self._now() - self._since, self._tokens, self._times.usual(self._tokens)
 
 
 @dataclass(frozen=True, slots=True)

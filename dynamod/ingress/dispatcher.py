@@ -277,7 +277,11 @@ class Dispatcher(Actor):
                 exclude = {*exclude, reserved}
             else:
                 exclude = {one.instance_id for one in serving.instances if one.instance_id != reserved}
-        decision = router.decide(message.prompt, serving.instances, exclude, self._unable(key, message))
+        unable, decision = self._unable(key, message), None
+        if slow := {one: "is slow" for one in self._view.slow if serving.get(one) is not None}:
+            decision = router.decide(message.prompt, serving.instances, exclude, {**unable, **slow})
+        if decision is None:  # a slow instance is better than none
+            decision = router.decide(message.prompt, serving.instances, exclude, unable)
         instance = serving.get(decision.chosen) if decision is not None else None
         if decision is None or instance is None:
             return None

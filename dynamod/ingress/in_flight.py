@@ -123,12 +123,15 @@ class RequestsInFlight:
             request.expire(self._limits)
 
     def instances_changed(self) -> None:
-        """Move requests away from workers whose process does not answer its daemon; others may try some again."""
+        """Move requests away from workers whose process does not answer its daemon; others may try some again.
+
+        A request that no other instance can take waits: the process may respond again, else its daemon kills it.
+        """
         self._prefill.instances_changed()
         for request in list(self._open):
             request.reconsider()
             instance = request.instance
-            if instance is not None and self._view.quarantined(instance):
+            if instance is not None and self._view.quarantined(instance) and request.can_move:
                 request.leave("the worker's process does not answer any more")
             elif instance is not None and not request.attempting and self._view.gone(instance):
                 request.leave("the worker is gone")

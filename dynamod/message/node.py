@@ -63,11 +63,15 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
     """The sender's event loop runs.
 
-    `step`: seconds since its engine's step of `tokens` tokens began; None between steps, and without an engine.
+    `step`: seconds since the last progress in its engine's step of `tokens` tokens; None between steps, and without an
+    engine. `usual`: learned seconds of such a step; 0: not known. `running`, `waiting`: requests in the engine.
     """
 
     step: float | None = None
     tokens: int = 0
+    usual: float = 0.0
+    running: int = 0
+    waiting: int = 0
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True, tag="output"):

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from dynamod.message.errors import REQUEST_ERRORS, RequestError
+
 
 @dataclass(frozen=True, slots=True)
 class Broken:
@@ -32,6 +34,10 @@ class Verdict:
     again: bool
     error: Literal["Overloaded", "EngineFailed", ""] = ""
     message: str = ""
+
+    def exception(self) -> RequestError:
+        """The error to end with."""
+        return REQUEST_ERRORS[self.error](self.message, retry_after=1.0 if self.error == "Overloaded" else None)
 
 
 def decide(broken: Broken) -> Verdict:

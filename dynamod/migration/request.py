@@ -26,7 +26,7 @@ from dynamod.transport.base import Transport
 
 from .attempt import Attempt, Break
 from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, Suspicions
-from .decision import Broken, decide
+from .decision import Broken, Verdict, decide
 from .prompt import PrefillWorkerLost, RemotePrefill, RemotePrompt, TakeLogprobs, prompt_taker
 from .trial import CAUSE, PASS_LOOK, PASSED_AFTER, TRIAL_PAUSE
 
@@ -149,10 +149,8 @@ class InFlightRequest:
     async def _prompt(self, placement: Placement) -> AbstractContextManager[RemotePrompt | None]:
         """Have the prompt computed by a prefill worker, if that pays; the context drops what is left of it there."""
         self._left, self.instance = "", placement.instance
-        request = self.request
-        if self._prefill is None or not isinstance(request, Generate):
-            return nullcontext()
-        if placement.alone and not self._needs_prefill:
+        request, trial = self.request, placement.alone and not self._needs_prefill
+        if self._prefill is None or not isinstance(request, Generate) or trial:
             return nullcontext()
         try:
             try:
@@ -255,7 +253,6 @@ class InFlightRequest:
         self._sends -= 1
         self.displaced += 1
         self.made_room.add(self._placement.instance.instance_id)
-        self.moved_at = self._now()
         self._leave_instance(Break(why, retry=True, displaced=True, pause=pause), notify_engine=not pause)
 
     def _prompt_failed(self, why: str, displaced: bool = False) -> None:
@@ -273,22 +270,22 @@ class InFlightRequest:
         if broken.displaced:
             self._broke_why = broken.why
             return
-        why, retry, received, long = broken.why, broken.retry, self._received, self._too_long()
         if broken.link:
             self._unreached.add(self._placement.instance.instance_id)
             self.reconsider()
-        others = self._available(self._tried, received)
-        sends = self._sends - self.refused
-        verdict = decide(Broken(why, retry, received, self._exact, sends, self._limit, others, long, self._form))
-        if long and received:
+        verdict = self._verdict(broken.why, retry=broken.retry)
+        if self._received and self._too_long():
             self._migrations.too_long()
         if not verdict.again:
-            after = 1.0 if verdict.error == "Overloaded" else None
-            raise REQUEST_ERRORS[verdict.error](verdict.message, retry_after=after)
-        if self._broke_at is None:
-            self._broke_at = self.moved_at
-        self._broke_why = why
-        self._migrations.broke(received > 0)
+            raise verdict.exception()
+        self._broke_at = self.moved_at if self._broke_at is None else self._broke_at
+        self._broke_why = broken.why
+        self._migrations.broke(self._received > 0)
+
+    def _verdict(self, why: str, *, retry: bool) -> Verdict:
+        received, exact, sends = self._received, self._exact, self._sends - self.refused
+        others = self._available(self._tried, received)
+        return decide(Broken(why, retry, received, exact, sends, self._limit, others, self._too_long(), self._form))
 
     def reconsider(self) -> None:
         """Instances have gone: those to which only the link has failed are tried again when there is no other."""
@@ -296,9 +293,8 @@ class InFlightRequest:
             self._tried -= self._unreached  # the set that its message to the dispatcher has
 
     def _too_long(self) -> bool:
-        if self._longest is None or not self._exact:
-            return False
-        return self._prompt_tokens + self._received > self._longest
+        longest = self._longest
+        return longest is not None and self._exact and self._prompt_tokens + self._received > longest
 
     # What ends an attempt, or all of it.
 
@@ -314,6 +310,11 @@ class InFlightRequest:
         elif self.instance is not None and self._waiting is not None and not self._left:
             self._left = why  # its prompt is being computed elsewhere: it has not got there
             self._waiting.cancel()
+
+    @property
+    def can_move(self) -> bool:
+        """Whether another instance would get the request, if this one failed now; a suspect always leaves."""
+        return self._suspect or self._verdict("", retry=False).again
 
     def expire(self, limits: Limits) -> None:
         """Check the request's clocks; the attempt breaks (and the request may move) when one has passed.
@@ -331,11 +332,9 @@ class InFlightRequest:
 
     def _break(self, why: str, *, retry: bool, notify_engine: bool = True, **kind: bool) -> None:
         """The attempt is worth nothing any more; `kind`, see `Break`."""
-        self.moved_at = self._now()
         self._leave_instance(Break(why, retry, **kind), notify_engine)
 
     def _lost(self, broken: Break) -> None:
-        self.moved_at = self._now()
         self._leave_instance(broken, notify_engine=False)
 
     def _fail(self, error: RequestError, *, notify_engine: bool = True) -> None:
@@ -361,7 +360,7 @@ class InFlightRequest:
         self._completed(self)
 
     def _leave_instance(self, broken: Break | None, notify_engine: bool) -> None:
-        attempt, self._attempt = self._attempt, None
+        attempt, self._attempt, self.moved_at = self._attempt, None, self._now()
         if attempt is not None:
             attempt.end(broken, notify_engine=notify_engine)
 

@@ -7,25 +7,28 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
+from .processes import PROC, family
+
 _SIZES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 _returned: ContextVar[int] = ContextVar("returned", default=0)
 
 
-def resident(pid: int, proc: Path = Path("/proc"), *, own: bool = False) -> int:
+def resident(pid: int, proc: Path = PROC, *, own: bool = False) -> int:
     """Bytes of a process and its descendants; 0 when it has ended, or where nobody tells.
 
     `own`: without what others may have too, such as files that are read again; so much is free when they end.
     """
+    return sum(_resident(one, proc, own) for one in family(pid, proc))
+
+
+def _resident(pid: int, proc: Path, own: bool) -> int:
     try:
         pages = [int(text) for text in (proc / str(pid) / "statm").read_text().split()]
-        found = (pages[1] - pages[2] * own) * os.sysconf("SC_PAGE_SIZE")
-        tasks = [task / "children" for task in (proc / str(pid) / "task").iterdir()]
-        children = [int(child) for task in tasks if task.exists() for child in task.read_text().split()]
+        return (pages[1] - pages[2] * own) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
-    return found + sum(resident(child, proc, own=own) for child in children)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from dynamod.http.metrics import Metrics
 from dynamod.ingress.static_workers import describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.node import State
+from dynamod.message.node import Heartbeat, State
 from dynamod.observe.metrics import Row
 from dynamod.transport.base import Spawn
 from dynamod.transport.unix import UnixServer
@@ -76,7 +76,7 @@ class ProcessContext:
     http: list[Metrics] = field(default_factory=list[Metrics])  # counters of the HTTP servers in this process
     questions: dict[str, Question] = field(default_factory=dict[str, Question])  # of the daemon's, to components
     rows: list[Callable[[], Iterable[Row]]] = field(default_factory=list[Callable[[], Iterable[Row]]])  # of metrics
-    in_step: Callable[[], tuple[float, int] | None] = lambda: None  # the engine's own report; see worker.worker
+    heartbeat: Callable[[], Heartbeat] = Heartbeat  # with the report of the engine; see worker.worker
     grace: float = 2.0  # seconds that open answers get to finish when the process is stopped
     subject: str = ""  # where other nodes reach this process
     _view: View | None = None

@@ -20,7 +20,7 @@ from dynamod import __version__
 from dynamod.actor import Actor, Crashed, Reason, System, Terminated
 from dynamod.discovery.link import LinkRegistry
 from dynamod.message.errors import UserError
-from dynamod.message.node import FromNode, Heartbeat, Hello, Refused, State
+from dynamod.message.node import FromNode, Hello, Refused, State
 
 from .components import component_class
 from .context import ComponentContext, ProcessContext
@@ -110,8 +110,7 @@ class Host(Actor):
 
     async def _beat(self, context: ProcessContext) -> None:
         while True:
-            step, tokens = context.in_step() or (None, 0)
-            context.registry.send(Heartbeat(step, tokens))
+            context.registry.send(context.heartbeat())
             await asyncio.sleep(HEARTBEAT)
 
     # What the daemon asks.

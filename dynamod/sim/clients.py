@@ -166,6 +166,11 @@ class Client:
         return bool(self.bound) and isinstance(self.run, RequestRun) and not self.run.in_flight[0].attempting
 
     @property
+    def can_move(self) -> bool:
+        """Whether another instance would take it, if its own one failed now."""
+        return isinstance(self.run, RequestRun) and self.run.in_flight[0].can_move
+
+    @property
     def displaced(self) -> int:
         """How often it made room for the trial of another."""
         return self.run.in_flight[0].displaced if isinstance(self.run, RequestRun) else 0

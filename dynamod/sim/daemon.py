@@ -18,7 +18,7 @@ from dynamod.daemon.link import Connection, LinkServer
 from dynamod.message.errors import DynamodError
 from dynamod.message.node import Heartbeat, Hello
 from dynamod.runtime.liveness import HEARTBEAT as BEAT
-from dynamod.runtime.liveness import Clocks
+from dynamod.runtime.liveness import Clocks, Verdict
 from dynamod.transport.base import Spawn
 from dynamod.transport.channel import Channel, Handler
 
@@ -66,7 +66,7 @@ class Daemon(LinkServer):
         self._quarantined = quarantined
         clocks = Clocks(heartbeat=HEARTBEAT, kill=KILL)
         super().__init__(Path("unused"), cast("Any", self.leases_of), f"n{process.node}", clocks=clocks, lease=1)
-        self.monitor = HeartbeatMonitor(asyncio.get_running_loop().time)
+        self.monitor = HeartbeatMonitor(asyncio.get_running_loop().time, kernel=False)
 
     async def started(self) -> None:
         """Judge heartbeats; nobody listens at a socket."""
@@ -90,10 +90,10 @@ class Daemon(LinkServer):
             if not self.process.frozen:
                 looked = self.monitor.look(looked)
 
-    def quarantine(self, lease: int, why: str) -> None:
+    def judged(self, lease: int, verdict: Verdict) -> None:
         """As the real one; then say so."""
-        super().quarantine(lease, why)
-        if why:
+        super().judged(lease, verdict)
+        if verdict.state == "stuck":
             self._quarantined(lease)
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import socket
+import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -56,6 +58,16 @@ class Channel(FramedProtocol):
     def waiting(self) -> int:
         """Bytes that the other end has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
+    def peer_pid(self) -> int:
+        """Process id of the other end of a unix socket, as the kernel says; 0: not known."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        option = getattr(socket, "SO_PEERCRED", None)
+        if sock is None or option is None or sock.family != socket.AF_UNIX:
+            return 0
+        pid: int = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))[0]
+        return pid
 
     def send(self, message: Any) -> None:
         """Send a message; dropped when the other end is gone."""

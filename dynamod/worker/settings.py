@@ -92,12 +92,22 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = 0
     static: Annotated[bool, _about("serve at a fixed address that needs no discovery, and publish no model")] = False
     heartbeat_timeout: Annotated[
-        Seconds | None, _about("seconds without a heartbeat: the process is unresponsive (2)")
+        Seconds | None,
+        _about("seconds without a heartbeat and without work, as the kernel sees it: the process is stuck (2)"),
     ] = None
-    stall_timeout: Annotated[Seconds | None, _about("seconds that a step of the engine may take (10)")] = None
-    stall_per_token: Annotated[Seconds | None, _about("seconds more for each token of the step (0.01)")] = None
+    stall_timeout: Annotated[
+        Seconds | None, _about("seconds that a step of the engine may take without progress and without work (60)")
+    ] = None
+    stall_per_token: Annotated[Seconds | None, _about("has no effect since 0.2.0")] = None
+    compute_timeout: Annotated[
+        Seconds | None,
+        _about("seconds that a step may compute without progress, at least 20 times what is usual (600)"),
+    ] = None
+    slow_timeout: Annotated[
+        Seconds | None, _about("seconds after which a step is slow, if it takes 8 times what is usual (30)")
+    ] = None
     kill_timeout: Annotated[
-        Seconds | None, Meta(description="seconds that it may be unresponsive until it is killed (10 heartbeats)")
+        Seconds | None, Meta(description="seconds that a process may be stuck until it is killed (4 heartbeat_timeout)")
     ] = None
     lora: Annotated[
         str | list[str | AdapterSetting],

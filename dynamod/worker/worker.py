@@ -24,6 +24,7 @@ from dynamod.message.kv_events import (
     RequestStarted,
     WorkerEvent,
 )
+from dynamod.message.node import Heartbeat
 from dynamod.message.worker import (
     PASSED,
     REPLAY,
@@ -475,12 +476,12 @@ class Worker(Actor):
                 engine.stepped = None
         self._watching = False
 
-    def in_step(self) -> tuple[float, int] | None:
-        """Seconds since the engine's step began and the tokens it computes; None between steps."""
+    def heartbeat(self) -> Heartbeat:
+        """What the daemon judges the worker by."""
         if self._engine is None:
-            return None
+            return Heartbeat()
         now = self._engine.statistics()
-        return None if now.in_step_for is None else (now.in_step_for, now.step_tokens)
+        return Heartbeat(now.in_step_for, now.step_tokens, now.usual_step_seconds, now.running, now.waiting)
 
     def statistics(self) -> WorkerStatistics:
         """A snapshot of the worker."""

@@ -6,7 +6,8 @@ import pytest
 
 from dynamod.daemon.heartbeat import LOOK, HeartbeatMonitor
 from dynamod.daemon.node import _clocks
-from dynamod.runtime.liveness import Clocks
+from dynamod.message.node import Heartbeat
+from dynamod.runtime.liveness import Clocks, Verdict
 
 
 class Watching:
@@ -22,10 +23,10 @@ class Watching:
         }
 
     def teller(self, number: int):
-        return lambda why: self.told.append((number, why))
+        return lambda verdict: self.told.append((number, verdict.why))
 
-    def beat(self, number: int, step: float | None = None, tokens: int = 0) -> None:
-        self.processes[number].beat(step, tokens)
+    def beat(self, number: int, step: float | None = None, tokens: int = 0, usual: float = 0.0) -> None:
+        self.processes[number].beat(Heartbeat(step, tokens, usual))
 
     def passes(self, seconds: float, *beating: int) -> None:
         """Time goes by, with a look every 0.1 s, and heartbeats of some processes."""
@@ -47,7 +48,7 @@ def test_a_process_without_a_heartbeat_is_unresponsive_until_the_next_one() -> N
     assert here.told == [(1, "silent for 2 s")]
     here.passes(5, 2)
     assert here.told == [(1, "silent for 2 s")]
-    assert (here.processes[1].why, here.processes[2].why) == ("silent for 2 s", "")
+    assert (here.processes[1].verdict, here.processes[2].verdict) == (Verdict("stuck", "silent for 2 s"), Verdict())
     here.beat(1)
     assert here.told == [(1, "silent for 2 s"), (1, "")]
 
@@ -67,13 +68,38 @@ def test_any_message_is_a_sign_of_life_after_the_first_heartbeat() -> None:
 
 def test_a_step_that_does_not_end() -> None:
     here = Watching()
-    here.beat(1, step=9.5, tokens=100)
-    here.passes(1.0)
-    assert here.told == [], "10 s and 0.01 s per token"
-    here.passes(0.8)
-    assert here.told == [(1, "in one step of 100 tokens for more than 11 s")]
+    here.beat(1, step=59.5, tokens=100)
+    here.passes(0.4)
+    assert here.told == []
+    here.passes(0.4)
+    assert here.told == [(1, "in one step of 100 tokens for more than 60 s without progress")]
+    assert here.processes[1].progress_age == pytest.approx(60.3, abs=0.2)
     here.beat(1)
     assert here.told[1:] == [(1, "")]
+
+
+def test_a_step_that_takes_long_is_slow_and_then_over() -> None:
+    here = Watching()
+    here.beat(1, step=31.0, tokens=100, usual=0.5)
+    assert here.told == [(1, "in a step of 100 tokens for 31 s; usual are 0.5 s")]
+    assert (here.processes[1].verdict.state, here.processes[1].why) == ("slow", ""), "slow is not stuck"
+    here.beat(1, step=0.1, tokens=1, usual=0.5)
+    assert here.told[1:] == [(1, "")]
+
+
+def test_a_stuck_process_is_killed_after_four_heartbeat_timeouts_and_a_slow_one_never() -> None:
+    here = Watching()
+    killed: list[tuple[float, str]] = []
+    monitor = here.monitor
+    stuck = monitor.watch("stuck", Clocks(), lambda _: None, kill=lambda why: killed.append((here.now, why)))
+    slow = monitor.watch("slow", Clocks(), lambda _: None, kill=lambda why: pytest.fail(why))
+    stuck.beat(Heartbeat())
+    for _ in range(450):
+        slow.beat(Heartbeat(here.now - 100.0, 7, 0.1))  # its event loop runs while the step lasts
+        here.passes(LOOK)
+    assert slow.verdict.state == "slow"
+    when, why = killed[0]
+    assert (when - 100.0, why) == (pytest.approx(10.0, abs=0.3), "silent for 2 s")
 
 
 def test_who_has_gone_or_sent_no_heartbeat_is_not_judged() -> None:

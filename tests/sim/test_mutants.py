@@ -29,6 +29,7 @@ from dynamod.router.active import ActiveLoad
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Router
 from dynamod.router.state import WorkerState
+from dynamod.runtime.liveness import Verdict
 from dynamod.sim.run import simulate
 from dynamod.sim.shape import Shape, faults_of
 from dynamod.transfer.sessions import Ending, Session, Sessions
@@ -203,13 +204,14 @@ def forgets_who_has_gone(patch: pytest.MonkeyPatch) -> None:
 
 def compares_heartbeats_the_other_way(patch: pytest.MonkeyPatch) -> None:
     """Who has just given a sign of life counts as unresponsive."""
-    patch.setattr(heartbeat, "judge", lambda clocks, quiet, *_: "silent" if quiet < clocks.heartbeat else "")
+    awake = Verdict("stuck", "silent")
+    patch.setattr(heartbeat, "judge", lambda clocks, signs: awake if signs.quiet < clocks.heartbeat else Verdict())
 
 
 def waits_for_heartbeats_too_long(patch: pytest.MonkeyPatch) -> None:
     """Somebody took seconds for what were other units."""
     judge = heartbeat.judge
-    patch.setattr(heartbeat, "judge", lambda clocks, quiet, *more: judge(clocks, quiet / 20, *more))
+    patch.setattr(heartbeat, "judge", lambda clocks, signs: judge(clocks, signs._replace(quiet=signs.quiet / 20)))
 
 
 def trusts_the_registry(patch: pytest.MonkeyPatch) -> None:

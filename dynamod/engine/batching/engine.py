@@ -182,13 +182,14 @@ class BatchingEngine(OwnForms, Engine[Generate]):
     def statistics(self) -> BatchingStatistics:
         """Sums over the schedulers; of the steps that run now the one that has lasted longest."""
         steps = [step for clock in self.clocks if (step := clock.current) is not None]
-        since, step_tokens = max(steps, default=(None, 0))
+        since, step_tokens, usual = max(steps, default=(None, 0, 0.0))
         return BatchingStatistics(
             **msgspec.structs.asdict(self.load()),
             tokens=self.tokens,
             steps=sum(clock.steps for clock in self.clocks),
             in_step_for=since,
             step_tokens=step_tokens,
+            usual_step_seconds=usual,
             cached_blocks=sum(one.pool.cached for one in self.schedulers),
             preemptions=sum(one.preemptions for one in self.schedulers),
             host_tier=self.tiers.statistics("CPU_PINNED") if self.tiers is not None else None,

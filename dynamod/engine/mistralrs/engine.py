@@ -24,6 +24,7 @@ from dynamod.preprocess.output import TextOutput
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
+from ..step_times import StepTimes
 from .loading import load, max_seqs, one_prompt_at_a_time
 from .lowering import LoweredRequest, PlainText, form, lower, prepare
 
@@ -63,6 +64,7 @@ class MistralRs(Engine[Chat]):
         self._prompt = threading.Lock()  # held until the prompt is computed, where only one may be
         self._tokens = 0
         self._moved = 0.0
+        self._times = StepTimes()
 
     async def start(self) -> None:
         """Read the card, then load. Raises UserError."""
@@ -95,12 +97,14 @@ class MistralRs(Engine[Chat]):
     def statistics(self) -> EngineStatistics:
         """Mistralrs does not report steps: a step is taken to last since the last text of any stream."""
         running = [stream for stream in self._streams if stream.running]
+        step_tokens = sum(stream.pending for stream in running)
         return EngineStatistics(
             running=len(running),
             waiting=len(self._streams) - len(running),
             tokens=self._tokens,
             in_step_for=self._loop.time() - self._moved if running else None,
-            step_tokens=sum(stream.pending for stream in running),
+            step_tokens=step_tokens,
+            usual_step_seconds=self._times.usual(step_tokens) if running else 0.0,
         )
 
     async def close(self) -> None:
@@ -135,7 +139,9 @@ class MistralRs(Engine[Chat]):
         stream.reply.items(({"choices": [], "usage": usage},))
 
     def _text(self, stream: _Stream, text: str, count: int, finish: str | None, prompt_tokens: int | None) -> None:
-        self._moved = self._loop.time()
+        now = self._loop.time()
+        self._times.add(sum(one.pending for one in self._streams if one.running), now - self._moved)
+        self._moved = now
         stream.pending = 1
         self._tokens += count
         stream.reply.text(text, count, finish, prompt_tokens)

@@ -50,7 +50,7 @@ class WorkerComponent(Worker):
 
     async def started(self) -> None:
         """Find the model, perhaps by a download, and load the engine; the lease is waited for meanwhile."""
-        self._ctx.process_context.in_step = self.in_step
+        self._ctx.process_context.heartbeat = self.heartbeat
         service = self._ctx.service
         mode = service.role or self._settings.mode(str(service.spec.get("component_type")))
         host = self.transfer_host() if mode != "aggregated" else ""

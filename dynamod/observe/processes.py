@@ -1,0 +1,18 @@
+"""Processes as the kernel lists them in /proc."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def family(pid: int, proc: Path = PROC) -> Iterator[int]:
+    """A process and its descendants. Without those of a kernel that does not list children (CONFIG_PROC_CHILDREN)."""
+    yield pid
+    try:
+        tasks = [task / "children" for task in (proc / str(pid) / "task").iterdir()]
+        children = [int(child) for task in tasks if task.exists() for child in task.read_text().split()]
+    except (OSError, ValueError):
+        return
+    for child in children:
+        yield from family(child, proc)
