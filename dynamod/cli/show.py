@@ -107,6 +107,12 @@ def _fits(text: str, width: int | None) -> bool:
     return width is None or text.index("\n") <= width
 
 
+def _doing(rows: list[dict[str, Any]]) -> list[str]:
+    """What each process does, where that is more than its state; no column where none does more."""
+    shown = [row.get("doing", "") if row["state"] == "Ready" else "" for row in rows]
+    return [text if text not in ("idle", "works") else "" for text in shown] if {*shown} - {"", "idle", "works"} else []
+
+
 def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
     """`ps`: one line per component and replica, with the columns that fit `width`."""
     if not rows:
@@ -119,6 +125,7 @@ def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
         "COMPONENT": [row["component"] for row in rows],
         "PROCESS": _beside(rows, sessions),
         "STATE": [f"{row['state']}: {row['detail']}" if row.get("detail") else row["state"] for row in rows],
+        "DOING": _doing(rows),
         "ROLE": roles if {"prefill", "decode"} & {*roles} else [],
         "PID": [str(row["pid"] or "-") for row in rows],
         "UPTIME": [duration(row["uptime"]) if row["uptime"] is not None else "-" for row in rows],
@@ -133,6 +140,7 @@ def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
         {"GRAPH": []},
         {"LAST ERROR": [row["last_error"][:24] for row in rows] if any(columns["LAST ERROR"]) else []},
         {"UPTIME": []},
+        {"DOING": []},
         {"PROCESS": [row["process"] for row in rows]},
     ]
     text = ""

@@ -17,7 +17,6 @@ from dynamod.daemon.attached import AttachedGraph
 from dynamod.daemon.names import check_name, graph_name
 from dynamod.daemon.process import ProcessRecord
 from dynamod.daemon.reload import describe
-from dynamod.daemon.rows import down
 from dynamod.daemon.runner import GraphRunner
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import diff, lines
@@ -303,10 +302,7 @@ class Commands:
 
     def _rows(self) -> list[dict[str, Any]]:
         """One per component and replica."""
-        rows = [row for graph in self._graphs() for row in graph.rows()]
-        for name, kept in self._node.failed.items():
-            rows += [down(name, spec.name, kept.why) for spec in kept.graph.start_order()]
-        return [msgspec.to_builtins(row) for row in rows]
+        return [msgspec.to_builtins(row) for row in self._node.rows()]
 
     def _graphs(self) -> list[GraphRunner | AttachedGraph]:
         return [*self._node.graphs.values(), *self._node.files.values()]

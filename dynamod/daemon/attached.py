@@ -51,6 +51,7 @@ class AttachedGraph:
     def rows(self) -> list[Row]:
         """One row per component."""
         now, connection = time.monotonic(), self._connection
+        facts = self._record.facts()
         return [
             Row(
                 graph=self.name,
@@ -63,7 +64,7 @@ class AttachedGraph:
                 last_error=connection.why,
                 session=self.session,
                 detail=connection.detail if state == "Starting" else "",
-            )
+            ).of_process(facts)
             for component, state in connection.states.items()
         ]
 

@@ -37,9 +37,12 @@ from dynamod.transport.channel import Channel
 from dynamod.transport.unix import Listener
 
 from .heartbeat import HeartbeatMonitor, Heartbeats
+from .phases import Phases
 
 log = logging.getLogger("dynamod.daemon")
 
+STEP_SHOWN_S = 1.0
+"""Seconds from which on a step of an engine is shown with its time."""
 REMEMBERED = 256
 """Processes that have ended and whose keys are still there."""
 
@@ -73,11 +76,27 @@ class Connection:
         self.since: dict[str, float] = {}
         self.roles: dict[str, str] = {}
         self.detail = ""
+        self.phases = Phases(time.monotonic)
+        self.phases.begin("spawn")
 
     @property
     def why(self) -> str:
         """Why it counts as unresponsive; empty when it does not."""
         return self.heartbeats.why if self.heartbeats is not None else ""
+
+    @property
+    def doing(self) -> str:
+        """What the process does, in words; empty before its first message."""
+        beats = self.heartbeats
+        if beats is None or not self.states:
+            return ""
+        if beats.verdict.state:
+            return beats.verdict.why
+        if phase := self.phases.current:
+            return phase
+        if (seconds := beats.progress_age) is not None and beats.last.step is not None and seconds > STEP_SHOWN_S:
+            return f"a step of {beats.last.tokens} tokens for {seconds:.0f} s"
+        return "works" if beats.last.running else "idle"
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call back once when the process has gone; at once when it has."""
@@ -102,8 +121,10 @@ class Connection:
                 self._unwatch.append(
                     registry.follow(prefix, lambda key, value: self.channel.send(Changed(number, key, value)))
                 )
-            case State(component, state, detail, role):
+            case State(component, state, detail, role, phase):
                 self.detail = detail
+                if phase:
+                    self.phases.begin(phase)
                 if role:
                     self.roles[component] = role
                 if state:
@@ -112,6 +133,8 @@ class Connection:
                 else:
                     self.states.pop(component, None)
                     self.since.pop(component, None)
+                if "Starting" not in self.states.values():
+                    self.phases.end()
                 self.on_state()
                 server.changed()
             case Heartbeat():

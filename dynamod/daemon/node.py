@@ -30,6 +30,7 @@ from .lock import NodeLock
 from .names import check_name, node_name, watch_namesakes
 from .recent import Recent, SessionLogs
 from .reload import Kept, follow
+from .rows import Row, down
 from .runner import GraphRunner
 from .session import Session
 from .spawn import Origin
@@ -183,6 +184,14 @@ class Node(Actor):
     def names(self) -> set[str]:
         """Names of all graphs of the node."""
         return {*self.graphs, *self.files}
+
+    def rows(self) -> list[Row]:
+        """What `ps` shows: one row per component and replica."""
+        graphs: list[GraphRunner | AttachedGraph] = [*self.graphs.values(), *self.files.values()]
+        rows = [row for graph in graphs for row in graph.rows()]
+        for name, kept in self.failed.items():
+            rows += [down(name, spec.name, kept.why) for spec in kept.graph.start_order()]
+        return rows
 
     async def start_graph(
         self,

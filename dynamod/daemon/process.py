@@ -14,6 +14,7 @@ import msgspec
 
 from dynamod.actor import Actor, Reason
 from dynamod.message.errors import DynamodError
+from dynamod.message.node import Heartbeat
 from dynamod.runtime.liveness import Clocks
 from dynamod.runtime.plan import EXIT_USER_ERROR, HostPlan, encode
 from dynamod.transport.waiting import comes
@@ -42,7 +43,10 @@ class ProcessEnded(DynamodError):
 
 class ProcessFacts(msgspec.Struct, frozen=True):
     """What the daemon knows of one process. `beat_age`: seconds since its last heartbeat. `silent`: why it counts as
-    unresponsive, empty when it does not. `roles`: of its workers.
+    stuck, empty when it does not. `roles`: of its workers.
+
+    `doing`: what it does, in words, and `slow`: whether that takes far longer than usual. `progress_age`: seconds since
+    its last progress. `running`, `waiting`: requests in its engine. `phases`: of its start, with seconds.
     """
 
     name: str
@@ -53,6 +57,12 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     uptime: float
     silent: str = ""
     roles: dict[str, str] = {}
+    doing: str = ""
+    slow: bool = False
+    progress_age: float | None = None
+    running: int = 0
+    waiting: int = 0
+    phases: dict[str, float] = {}
 
 
 class ProcessRecord:
@@ -106,6 +116,7 @@ class ProcessRecord:
         """A snapshot of the process."""
         connection = self.connection
         beats = connection.heartbeats if connection is not None else None
+        beat = beats.last if beats is not None else Heartbeat()
         return ProcessFacts(
             name=self.name,
             pid=self.pid,
@@ -115,6 +126,12 @@ class ProcessRecord:
             uptime=self.age,
             silent=self.why,
             roles=dict(connection.roles) if connection is not None else {},
+            doing=connection.doing if connection is not None else "",
+            slow=beats is not None and beats.verdict.state == "slow",
+            progress_age=beats.progress_age if beats is not None else None,
+            running=beat.running,
+            waiting=beat.waiting,
+            phases=connection.phases.seconds() if connection is not None else {},
         )
 
 

@@ -152,7 +152,8 @@ class GraphRunner:
             state = facts.components.get(component, state)
             state = "Silent" if facts.silent else state
         trouble = child.last_error.removeprefix("ProcessEnded: ") if child is not None else ""
-        return Row(
+        roles = (facts.roles if facts is not None else {}) or running.roles.get(index, {})
+        row = Row(
             graph=self.name,
             component=component,
             process=running.full_name(index),
@@ -165,10 +166,9 @@ class GraphRunner:
             gpus=list(running.replicas[index]),
             session=self.session,
             detail=facts.detail if facts is not None and state in ("Starting", "Ready") else "",
-            role=(facts.roles if facts is not None and facts.roles else running.roles.get(index, {})).get(
-                component, ""
-            ),
+            role=roles.get(component, ""),
         )
+        return row.of_process(facts) if facts is not None else row
 
     def _record(self, child: str) -> ProcessRecord | None:
         """The record of a process that runs."""

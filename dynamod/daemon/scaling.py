@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .node import Node
     from .runner import GraphRunner
 
-COMMANDS = ("pool", "scale", "switch", "keep")
+COMMANDS = ("pool", "scale", "switch", "keep", "progress")
 
 
 async def answer(node: "Node", graph: str, command: str, arguments: Mapping[str, Any]) -> Any:
@@ -21,8 +21,11 @@ async def answer(node: "Node", graph: str, command: str, arguments: Mapping[str,
 
     `leave`: replicas that go first. `switch` {component, switch, role, timeout}: the same when the replicas that are
     named have the role. `keep` {component, memo}: what the process that starts next is to know; without `memo` it is
-    told, None when there is none. `timeout`: seconds that open streams get to finish. Raises UserError.
+    told, None when there is none. `timeout`: seconds that open streams get to finish. `progress`: the rows of `ps`, of
+    all graphs of the node. Raises UserError.
     """
+    if command == "progress":
+        return msgspec.to_builtins(node.rows())
     runner = node.graphs.get(graph)
     component = str(arguments.get("component") or "")
     if command not in COMMANDS:

@@ -14,7 +14,7 @@ import msgspec
 
 from dynamod.actor import Actor, Reason
 from dynamod.message.errors import UserError
-from dynamod.message.node import Changed, Delete, FromNode, Hello, Put, Refused, Snapshot, ToNode, Watch, Welcome
+from dynamod.message.node import Changed, Delete, FromNode, Hello, Put, Refused, Snapshot, State, ToNode, Watch, Welcome
 from dynamod.transport.channel import Channel, Handler
 
 from .base import Watcher
@@ -58,6 +58,7 @@ class LinkRegistry(Actor):
         self._missing: dict[int, set[str]] = {}  # keys of the last snapshot's grace, until their owner is back
         self._lease = hello.lease
         self._granted = asyncio.Event()
+        self._unsent: dict[str, State] = {}
         self._channel: Channel | None = None
         self._closed = asyncio.Event()
         self.connected = False  # greeted by the daemon of this connection
@@ -103,9 +104,14 @@ class LinkRegistry(Actor):
         self.send(Watch(number, prefix))
 
     def send(self, message: ToNode) -> None:
-        """Send a message if the daemon is there; the registry's own are repeated when it comes back."""
+        """Send a message if the daemon is there; the registry's own are repeated when it comes back.
+
+        Of the states of a component the last one is sent when the daemon comes.
+        """
         if self.connected and self._channel is not None:
             self._channel.send(message)
+        elif isinstance(message, State):
+            self._unsent[message.component] = message
 
     async def ask(self, command: str, arguments: dict[str, Any] | None = None, *, timeout: float) -> Any:
         """Ask the daemon. Raises as Channel.ask."""
@@ -169,6 +175,9 @@ class LinkRegistry(Actor):
                     self.send(Put(key, value))
                 for number, (prefix, _) in self._watchers.items():
                     self.send(Watch(number, prefix))
+                for state in self._unsent.values():
+                    self.send(state)
+                self._unsent.clear()
                 self._granted.set()
             case Snapshot(number, items):
                 self._compare(number, dict(items))

@@ -139,8 +139,9 @@ class Engine(ABC, Generic[RequestT]):
     """One loaded model. Made in its own process; `start` may take long and must not block the event loop.
 
     The worker sets, before `start`: `publish(event)`, for changes of the KV cache (with `capabilities.kv_events`),
-    `prefill_completed(reply)`, to be called once when a request has its first token, and `progress(text)`: what `start`
-    does now, shown to users. All are cheap and never raise.
+    `prefill_completed(reply)`, to be called once when a request has its first token, `progress(text)`: what `start`
+    does now, shown to users, and `phase(name)`: the phase of the start that begins now. It is `load` when `start` is
+    called. All are cheap and never raise.
 
     While somebody wants to know of steps it sets `stepped(rank)`, to be called when a step that `forward_pass`
     describes has been computed; it returns how many tokens, of prompts and answers, come before the next call.
@@ -157,6 +158,7 @@ class Engine(ABC, Generic[RequestT]):
         self.publish: Callable[[WorkerEvent], None] = _ignore
         self.prefill_completed: Callable[[Reply], None] = _ignore
         self.progress: Callable[[str], None] = _ignore
+        self.phase: Callable[[str], None] = _ignore
         self.stepped: Callable[[int], int] | None = None
         self.own_transfer: OwnTransfer | None = None  # set by `start` where the engine moves KV blocks by itself
 

@@ -24,7 +24,7 @@ log = logging.getLogger("dynamod.frontend")
 GONE = 499  # as nginx logs it: the client closed the connection
 _ID = re.compile(r"[!-~]{1,128}")
 _ERROR_TYPES = {404: "not_found", 429: "overload", 503: "overload", 529: "overload", 504: "response_timeout"}
-_QUIET = ("/health", "/live", "/metrics", "/openapi.json", "/docs")
+_QUIET = ("/health", "/health/progress", "/live", "/metrics", "/openapi.json", "/docs")
 
 
 def common_headers(identity: str) -> dict[str, str]:

@@ -51,13 +51,14 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
     """A component's state as its process sees it: Starting, Ready, Draining, Stopped; with a line of detail.
 
     An empty state: the process does not run the component any more. `role`: of a worker, its disaggregation mode or the
-    next one; empty where the last one holds.
+    next one; empty where the last one holds. `phase`: of a start, like `load`; empty where the last one continues.
     """
 
     component: str
     state: str
     detail: str = ""
     role: str = ""
+    phase: str = ""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -208,13 +209,16 @@ class ComponentContext:
         """The path of a model; `ps` shows the download meanwhile, if there is one. Raises UserError."""
         from dynamod.preprocess.fetch import fetch
 
-        path = await fetch(model, self.tell, weights=weights)
+        path = await fetch(model, partial(self.tell, phase="download"), weights=weights)
         self.tell("")
         return path
 
-    def tell(self, text: str, state: str = "Starting", role: str = "") -> None:
-        """Have `ps` show what the component does, while it starts or later; `role`: of a worker."""
-        self.process_context.registry.send(State(self.name, state, text, role))
+    def tell(self, text: str, state: str = "Starting", role: str = "", phase: str = "") -> None:
+        """Have `ps` show what the component does, while it starts or later.
+
+        `role`: of a worker; `phase`: of a start, see State.
+        """
+        self.process_context.registry.send(State(self.name, state, text, role, phase))
 
     def listener(self) -> socket.socket:
         """The listening socket that the daemon bound for this component."""

@@ -24,7 +24,6 @@ from dynamod.message.kv_events import (
     RequestStarted,
     WorkerEvent,
 )
-from dynamod.message.node import Heartbeat
 from dynamod.message.worker import (
     PASSED,
     REPLAY,
@@ -140,7 +139,8 @@ class Worker(Actor):
         """Load the engine, then publish its card."""
         self._engine = engine = self._make(self._options, self.context.task)
         engine.publish, engine.prefill_completed = self._events.publish, self._prefill_completed
-        engine.progress = self.progress
+        engine.progress, engine.phase = self.progress, self.phase
+        self.phase("load")
         await engine.start()
         card, mode = engine.card(), self.role
         if mode != "aggregated" and not card.capabilities.handoff:
@@ -173,6 +173,9 @@ class Worker(Actor):
     def progress(self, text: str) -> None:
         """What the engine does while it starts."""
         log.info("%s", text)
+
+    def phase(self, name: str) -> None:
+        """The phase of its start that begins now."""
 
     async def drained(self) -> None:
         """Nobody finds this worker any more; wait for the streams that are open."""
@@ -475,13 +478,6 @@ class Worker(Actor):
             elif not self._steps:
                 engine.stepped = None
         self._watching = False
-
-    def heartbeat(self) -> Heartbeat:
-        """What the daemon judges the worker by."""
-        if self._engine is None:
-            return Heartbeat()
-        now = self._engine.statistics()
-        return Heartbeat(now.in_step_for, now.step_tokens, now.usual_step_seconds, now.running, now.waiting)
 
     def statistics(self) -> WorkerStatistics:
         """A snapshot of the worker."""

@@ -10,6 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from dynamod.actor import System
 from dynamod.control.commands import Commands, UnknownName
 from dynamod.daemon.attached import AttachedGraph
+from dynamod.daemon.node import Node
+from dynamod.daemon.phases import Phases
 from dynamod.daemon.names import graph_name
 from dynamod.daemon.process import ProcessFacts
 from dynamod.discovery.memory import RegistryStatistics
@@ -55,6 +57,7 @@ class Row:
 
 def node(*runners: Runner) -> tuple[Commands, Any]:
     fake = SimpleNamespace(graphs={runner.name: runner for runner in runners}, files={}, failed={}, ended=0)
+    fake.rows = lambda: Node.rows(fake)
     fake.names = lambda: set(fake.graphs)
     fake.stop = lambda _grace: setattr(fake, "ended", fake.ended + 1)
     return Commands(fake), fake  # type: ignore[arg-type]
@@ -85,6 +88,11 @@ async def test_a_python_file_is_not_restarted_scaled_or_changed() -> None:
         since={"backend": 0.0},
         why="",
         pid=7,
+        heartbeats=None,
+        detail="",
+        roles={},
+        doing="",
+        phases=Phases(lambda: 0.0),
         on_close=lambda _callback: None,
     )
     commands, fake = node(Runner("agg", AGG))

@@ -177,19 +177,30 @@ def test_a_stopped_worker_is_left_alone_until_it_is_heard_again(machine: Any) ->
 
 
 @together
-def test_without_another_worker_a_stopped_one_gives_a_typed_error(machine: Any) -> None:
-    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="20")
+def test_without_another_worker_a_stopped_one_is_waited_for_until_it_is_killed(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="20", DYNAMOD_KILL_TIMEOUT="4")
     url = command.ready()
     stream = machine.stream(url, WORDS)
     pid = machine.row("Worker")["pid"]
     os.kill(pid, signal.SIGSTOP)
+    machine.until(lambda: machine.row("Worker")["state"] == "Silent")
+    body = {"model": "sample", "messages": [{"role": "user", "content": "hello"}]}
+    status, text = machine.ask(url, "/v1/chat/completions", body)
+    assert (status, "error" in text) == (503, True)
+    os.kill(pid, signal.SIGCONT)
+    stream.read()
+    assert (stream.error, stream.finish, stream.done) == (None, "stop", True)
+    assert WORDS in stream.text
+    machine.until(lambda: machine.serves(url))
+
+    stream = machine.stream(url, WORDS)
+    os.kill(pid, signal.SIGSTOP)
     stream.read()
     assert not stream.done
-    assert stream.error["error"]["message"].startswith("the worker's process does not answer any more")
-    status, text = machine.ask(url, "/v1/chat/completions", {"model": "sample", "messages": [{"role": "user"}]})
-    assert (status, "error" in text) in ((400, True), (503, True))
-    os.kill(pid, signal.SIGCONT)
+    assert stream.error["error"]["code"]
     machine.until(lambda: machine.serves(url))
+    row = machine.row("Worker")
+    assert (row["restarts"], row["pid"] != pid) == (1, True)
 
 
 def test_what_cannot_work_is_given_up_at_once(machine: Any) -> None:

@@ -91,7 +91,8 @@ def ask(machine: Any, url: str, text: str, kind: int) -> tuple[int, Any]:
 @pytest.mark.parametrize("kind", [61, 62, 63])
 @together
 def test_it_alone_is_refused_and_the_others_go_on(machine: Any, kind: int) -> None:
-    command, url = serve(machine, 3, DYNAMOD_HEARTBEAT_TIMEOUT="1", DYNAMOD_KILL_TIMEOUT="2")
+    clocks = {"DYNAMOD_HEARTBEAT_TIMEOUT": "1", "DYNAMOD_KILL_TIMEOUT": "2", "DYNAMOD_COMPUTE_TIMEOUT": "2"}
+    command, url = serve(machine, 3, **clocks)
     streams = [machine.stream(url, WORDS) for _ in range(6)]
     answers: list[tuple[int, Any]] = []
     threads = [

@@ -114,7 +114,8 @@ class LlamaCpp(BatchingEngine):
         log.info("llama.cpp loads %s", path)
         await asyncio.to_thread(check_adapters, self.options.lora, path)
         adapters = [await asyncio.to_thread(digested, one) for one in self.options.lora]
-        rate = await asyncio.wrap_future(self._thread.submit(self._load, path, card, adapters))
+        warms = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, self.phase, "warm-up")
+        rate = await asyncio.wrap_future(self._thread.submit(self._load, path, card, adapters, warms))
         model = self._model
         assert model is not None
         self.caching = arguments.enable_prefix_caching and model.shares
@@ -182,11 +183,12 @@ class LlamaCpp(BatchingEngine):
             raise UserError(f"context length {wanted} is larger than the model's {known}", "give a smaller one")
         return card
 
-    def _load(self, path: Path, card: ModelCard, adapters: Seq[Adapter]) -> float:
-        """In the thread: load and try; returns the tokens per second of that."""
+    def _load(self, path: Path, card: ModelCard, adapters: Seq[Adapter], warms: Callable[[], object]) -> float:
+        """In the thread: load and, after `warms`, try; returns the tokens per second of that."""
         context = self.options.context_length
         model = self._model = Model(path, self.arguments, context, lambda: not self._stopped.is_set(), adapters)
         model.vocabulary.compare(open_card(card).build())
+        warms()
         rate = model.warm()
         self._layout = model.layout
         return rate

@@ -46,7 +46,8 @@ def document(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[
         if settings.guarded:
             operation["security"] = [{"key": []}, {"header": []}]
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
-    for path in ("/health", "/openapi.json", "/docs", "/metrics") if settings.guarded and settings.guard_status else ():
+    status = ("/health", "/health/progress", "/openapi.json", "/docs", "/metrics")
+    for path in status if settings.guarded and settings.guard_status else ():
         paths[path]["get"]["security"] = [{"key": []}, {"header": []}]
     for path, methods in paths.items():
         for method, operation in methods.items():
@@ -106,6 +107,7 @@ def _server_paths() -> dict[str, Any]:
 
     return {
         "/health": get("Whether anybody can do work", _json("Health"), "503"),
+        "/health/progress": get("What each worker does, and the age of its last progress", _json("Progress"), "503"),
         "/live": get("Whether the process answers", _json("Live")),
         "/openapi.json": get("This document", {"application/json": {"schema": {"type": "object"}}}),
         "/docs": get("This document as a page", {"text/html": {"schema": _TEXT}}),
@@ -145,6 +147,10 @@ _SHARED: dict[str, Any] = {
     "Health": _object(
         {"status": {"enum": ["healthy", "unhealthy"]}, "instances": {"type": "array"}},
         endpoints={"type": "array", "items": _TEXT},
+        message=_TEXT,
+    ),
+    "Progress": _object(
+        {"status": {"enum": ["healthy", "unhealthy"]}, "workers": {"type": "array", "items": {"type": "object"}}},
         message=_TEXT,
     ),
     "Live": _object({"status": {"const": "live"}, "message": _TEXT}),

@@ -66,11 +66,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 
 
 def make_server(
-    settings: FrontendSettings, backend: Backend, collect: Collect | None = None, more: Sequence[Endpoint] = ()
+    settings: FrontendSettings,
+    backend: Backend,
+    collect: Collect | None = None,
+    more: Sequence[Endpoint] = (),
+    own: Sequence[Route] = (),
 ) -> Server:
     """A server for everything that the backend serves; it does not listen yet.
 
-    `more`: endpoints of this backend, which take the place of those with the same path.
+    `more`: endpoints of this backend, which replace those with the same path. `own`: further routes without a key.
     """
     endpoints = (*{(one.method, one.path): one for one in (*ENDPOINTS, *more)}.values(),)
     frontend = Frontend(settings, backend)
@@ -99,7 +103,7 @@ def make_server(
     async def docs(_context: RequestContext) -> web.Response:
         return web.Response(body=drawn(), headers=HEADERS, content_type="text/html", charset="utf-8")
 
-    routes += [Route("GET", "/openapi.json", openapi), Route("GET", "/docs", docs)]
+    routes += [Route("GET", "/openapi.json", openapi), Route("GET", "/docs", docs), *own]
     server = Server(settings, routes, backend.health, collect)
     if frontend.batches is not None:
         from dynamod.ingress.batches.ask import Asker  # a frontend without batches starts sooner

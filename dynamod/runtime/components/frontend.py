@@ -4,14 +4,20 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from aiohttp import web
+
 from dynamod.actor import Actor, Reason
 from dynamod.graph.typed import given, validate
+from dynamod.http.context import RequestContext
+from dynamod.http.errors import json_response
+from dynamod.http.routes import Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings, from_environment
 from dynamod.ingress.api.table import make_server
 from dynamod.ingress.processor import GetBackend, ProcessorBackend
 from dynamod.message.errors import UserError
 from dynamod.runtime.context import ComponentContext
+from dynamod.runtime.progress import progress
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -35,10 +41,18 @@ class FrontendComponent(Actor):
             )
         backend: ProcessorBackend = await processor.ask(GetBackend(), timeout=5.0)
         settings = validate(FrontendSettings, given(ctx.config, from_environment()), ctx.name)
-        self._server = make_server(settings, backend, self._families, backend.endpoints)
+        routes = [Route("GET", "/health/progress", self._progress)]
+        self._server = make_server(settings, backend, self._families, backend.endpoints, routes)
         ctx.process_context.http.append(self._server.metrics)
         await self._server.start(ctx.listener())
         self._background = [self.context.task(work()) for work in self._server.background]
+
+    async def _progress(self, _context: RequestContext) -> web.Response:
+        """What each worker does. 503: no worker makes progress, or the daemon does not answer."""
+        workers, lacks = await progress(self._ctx.process_context)
+        alive = not lacks and any(one.state in ("ready", "slow", "starting") for one in workers)
+        body = {"status": "healthy" if alive else "unhealthy", "workers": workers}
+        return json_response(body | ({"message": lacks} if lacks else {}), 200 if alive else 503)
 
     async def _families(self) -> "Iterable[Metric]":
         """What /metrics shows of this process beside the server's own counters; imported and made at a scrape."""

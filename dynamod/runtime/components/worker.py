@@ -17,6 +17,7 @@ from dynamod.graph.typed import validate
 from dynamod.kvcache.tiers.settings import GB
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import DynamodError, UserError
+from dynamod.message.node import Heartbeat
 from dynamod.parsers import AUTO
 from dynamod.runtime.context import ComponentContext
 from dynamod.worker.adapters import FollowedAdapters
@@ -123,6 +124,17 @@ class WorkerComponent(Worker):
         """Logged, and shown by `ps` while the component starts."""
         super().progress(text)
         self._ctx.tell(text)
+
+    def heartbeat(self) -> Heartbeat:
+        """What the daemon judges the worker by."""
+        if self._engine is None:
+            return Heartbeat()
+        now = self._engine.statistics()
+        return Heartbeat(now.in_step_for, now.step_tokens, now.usual_step_seconds, now.running, now.waiting)
+
+    def phase(self, name: str) -> None:
+        """Kept with its seconds, and shown by `ps` while the component starts."""
+        self._ctx.tell("", phase=name)
 
     @handle
     async def load_metrics(self, message: Metrics) -> None:
