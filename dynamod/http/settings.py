@@ -41,6 +41,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         str, Meta(description="folder for /v1/files and /v1/batches; frontends may share it; none: these are off")
     ] = ""
     batches_store_mb: Annotated[float, Meta(gt=0, description="all files of batches together")] = 1024.0
+    batches_line_mb: Annotated[
+        float, Meta(gt=0, description="longest line of a batch; `body_limit_mb` is the most")
+    ] = 1.0
     batches_inflight: Annotated[int, Meta(ge=1, le=1024, description="requests of batches in work at once")] = 16
     api_keys: Annotated[str, Meta(description="comma separated keys; clients send one as Bearer token")] = ""
     api_key_file: Annotated[str, Meta(description="file with one key per line")] = ""
@@ -117,6 +120,11 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def batches_limit(self) -> int:
         """Bytes of all files of batches."""
         return int(self.batches_store_mb * 1024 * 1024)
+
+    @property
+    def batches_line_limit(self) -> int:
+        """Bytes of a line of a batch."""
+        return min(int(self.batches_line_mb * 1024 * 1024), self.body_limit)
 
     @property
     def origins(self) -> frozenset[str]:

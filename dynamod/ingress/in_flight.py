@@ -88,9 +88,8 @@ class RequestsInFlight:
         self._check_instance(job)
         if job.request.wants("query_instance_id"):
             return await self._answer_where(job, sink, lowered)
-        if lowered.parsers:
-            sink = ParsedSink(sink, lowered.parsers, most_calls(job.request))
-        run = RequestRun(sink)
+        parsed = ParsedSink(sink, lowered.parsers, most_calls(job.request)) if lowered.parsers else None
+        run = RequestRun(sink) if parsed is None else RequestRun(parsed, parsed.stop)
         if lowered.echo:
             sink.echoed(lowered.echo)
         if lowered.prompt_ids:
@@ -239,8 +238,8 @@ async def _in_turn(places: asyncio.Semaphore | None, request: InFlightRequest) -
 class RequestRun:
     """All choices of one request; the first failure ends them all."""
 
-    def __init__(self, sink: ResponseSink) -> None:
-        self.sink = sink
+    def __init__(self, sink: ResponseSink, stop: Callable[[], None] | None = None) -> None:
+        self.sink, self._stop = sink, stop
         self.in_flight: list[InFlightRequest] = []
         self.over = False
         self.text, self.chunk, self.counted, self.finish = sink.text, sink.chunk, sink.counted, sink.finish
@@ -254,6 +253,8 @@ class RequestRun:
     def cancel(self) -> None:
         """The client has left: free everything, call the sink no more."""
         self.over = True
+        if self._stop is not None:
+            self._stop()
         for request in self.in_flight:
             request.cancel()
 

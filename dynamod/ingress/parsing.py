@@ -1,7 +1,10 @@
 """Reasoning and calls of tools in answers: which parsers a model has, and how what they read reaches clients."""
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +16,7 @@ from dynamod.message.worker import Grammar
 from dynamod.parsers import (
     AUTO,
     NONE,
+    TURN_CHARS,
     Arguments,
     BehindReasoning,
     CallStart,
@@ -30,7 +34,7 @@ from dynamod.parsers import (
 from dynamod.preprocess.conversation import kwargs_of
 from dynamod.preprocess.model import Model
 
-from .base import ResponseSink
+from .base import Logprob, ResponseSink
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -208,25 +212,86 @@ class ParsedChoice:
 
 
 class ParsedSink:
-    """Passes an answer on, with its reasoning and its calls as the deltas of a chat."""
+    """Passes an answer on, with its reasoning and its calls as the deltas of a chat.
+
+    A text that is longer than TURN_CHARS is read in several turns of the event loop, so that other streams do not wait
+    for it. What comes meanwhile waits: the order of the answer stays.
+    """
 
     def __init__(self, sink: ResponseSink, parsers: Sequence[ChoiceParser], most: int | None) -> None:
         self._sink = sink
         self._choices = [ParsedChoice(parser, most) for parser in parsers]
         self._feed = [parser.feed for parser in parsers]
-        self.started, self.logprobs, self.chunk, self.fail = sink.started, sink.logprobs, sink.chunk, sink.fail
-        self.counted, self.echoed, self.prompt_logprobs = sink.counted, sink.echoed, sink.prompt_logprobs
+        self._later = deque[Callable[[], None]]()  # calls that wait for a text which is read in turns
+        self._turning = False
+        self.started, self.fail = sink.started, sink.fail
+        self.echoed, self.prompt_logprobs = sink.echoed, sink.prompt_logprobs
         self.placed, self.recorded = sink.placed, sink.recorded
 
     def text(self, index: int, text: str, tokens: int) -> None:
         """Once per token: mostly one piece of content."""
-        segments, choice = self._feed[index](text), self._choices[index]
+        if self._later:
+            self._later.append(partial(self._text, index, text, tokens))
+        else:
+            self._text(index, text, tokens)
+
+    def _text(self, index: int, text: str, tokens: int) -> None:
+        segments, choice = self._feed[index](text, TURN_CHARS), self._choices[index]
         if len(segments) == 1 and type(segments[0]) is Content and not choice.waits:
             self._sink.text(index, segments[0].text, tokens)
-            return
-        choice.count(segments, tokens)
-        self._sink.text(index, "", tokens)
+        else:
+            choice.count(segments, tokens)
+            self._sink.text(index, "", tokens)
+            self._pass(index, choice.deltas(segments))
+        if choice.parser.waiting:
+            self._next(partial(self._rest, index))
+
+    def _rest(self, index: int) -> None:
+        """One more turn of a text."""
+        choice = self._choices[index]
+        segments = choice.parser.feed("", TURN_CHARS)
+        choice.count(segments, 0)
         self._pass(index, choice.deltas(segments))
+        if choice.parser.waiting:
+            self._next(partial(self._rest, index))
+
+    def _next(self, *calls: Callable[[], None]) -> None:
+        """These calls come before all that wait, one per turn of the event loop."""
+        self._later.extendleft(reversed(calls))
+        if not self._turning:
+            self._turning = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        try:
+            if self._later:
+                self._later.popleft()()
+        finally:
+            self._turning = bool(self._later)
+            if self._turning:
+                asyncio.get_running_loop().call_soon(self._turn)
+
+    def stop(self) -> None:
+        """Read nothing more, call the sink no more: the client has left, or the request has failed."""
+        self._later.clear()
+
+    def _in_order(self, call: Callable[[], None]) -> None:
+        if self._later:
+            self._later.append(call)
+        else:
+            call()
+
+    def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
+        """After the text that came before."""
+        self._in_order(partial(self._sink.logprobs, index, entries))
+
+    def chunk(self, index: int, chunk: Any) -> None:
+        """After the text that came before."""
+        self._in_order(partial(self._sink.chunk, index, chunk))
+
+    def counted(self, index: int, *, cached_tokens: int | None = None, reasoning_tokens: int | None = None) -> None:
+        """Numbers, which have no order."""
+        self._sink.counted(index, cached_tokens=cached_tokens, reasoning_tokens=reasoning_tokens)
 
     def _pass(self, index: int, deltas: Sequence[str | dict[str, Any]]) -> None:
         for delta in deltas:
@@ -237,8 +302,20 @@ class ParsedSink:
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
         """With the calls that the end completes. A call that was cut off ends the choice with "length"."""
+        self._in_order(partial(self._finish, index, reason, completion_tokens, prompt_tokens))
+
+    def _finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None) -> None:
         choice = self._choices[index]
-        self._pass(index, [*choice.deltas(choice.parser.finish(reason)), *choice.close()])
+        self._pass(index, choice.deltas(choice.parser.finish(reason, TURN_CHARS)))
+        finished = partial(self._finished, index, reason, completion_tokens, prompt_tokens)
+        if choice.parser.waiting:
+            self._next(partial(self._rest, index), finished)
+        else:
+            finished()
+
+    def _finished(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None) -> None:
+        choice = self._choices[index]
+        self._pass(index, choice.close())
         if choice.parser.reasons:
             self._sink.counted(index, reasoning_tokens=choice.reasoning_tokens)
         if reason == "stop" and choice.truncated:

@@ -2,13 +2,14 @@
 
 from .behind import BehindReasoning
 from .choose import AUTO, NONE, check_names, choose
-from .parser import OutputParser, make_parser, opening_of
+from .parser import TURN_CHARS, OutputParser, make_parser, opening_of
 from .segments import Arguments, Call, CallStart, Content, Dropped, Reasoning, Segment, ToolSpec, assemble
 from .thinking import thinking_of
 
 __all__ = [
     "AUTO",
     "NONE",
+    "TURN_CHARS",
     "Arguments",
     "BehindReasoning",
     "Call",

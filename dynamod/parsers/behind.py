@@ -38,10 +38,15 @@ class BehindReasoning:
         """Whether the text that has been fed ends inside of reasoning."""
         return self._state == "reasoning"
 
-    def feed(self, text: str) -> list[Segment]:
-        """What the next piece of text completes."""
+    @property
+    def waiting(self) -> int:
+        """Characters that a call with `most` has left unread."""
+        return self._rest.waiting if self._rest is not None else 0
+
+    def feed(self, text: str, most: int | None = None) -> list[Segment]:
+        """What the next piece of text completes. `most`: as of `OutputParser.feed`."""
         if self._state == "answer":
-            return self._answer(text)
+            return self._answer(text, most)
         self._held += text
         found: list[Segment] = []
         if self._state == "begin":
@@ -55,16 +60,16 @@ class BehindReasoning:
             self._state = self._choice()
         if self._state == "answer":
             held, self._held = self._held, ""
-            found += self._answer(held)
+            found += self._answer(held, most)
         return found
 
-    def finish(self, reason: str = "stop") -> list[Segment]:
-        """What the end of the text completes."""
+    def finish(self, reason: str = "stop", most: int | None = None) -> list[Segment]:
+        """What the end of the text completes. `most`: as of `OutputParser.finish`."""
         held, self._held = self._held, ""
         found: list[Segment] = []
         if held:
-            found += [Reasoning(held)] if self._state == "reasoning" else self._answer(held)
-        return found + (self._rest.finish(reason) if self._rest is not None else [])
+            found += [Reasoning(held)] if self._state == "reasoning" else self._answer(held, most)
+        return found + (self._rest.finish(reason, most) if self._rest is not None else [])
 
     def _begin(self) -> None:
         held = self._held
@@ -92,7 +97,7 @@ class BehindReasoning:
             self._state = "gap"
         return [Reasoning(text)] if text else []
 
-    def _answer(self, text: str) -> list[Segment]:
+    def _answer(self, text: str, most: int | None) -> list[Segment]:
         if self._rest is not None:
-            return self._rest.feed(text)
+            return self._rest.feed(text, most)
         return [Content(text)] if text else []

@@ -16,6 +16,15 @@ TURN_ENDS = (
 )
 """Special tokens that end a turn: never content. A tokenizer's other special tokens come as `special`."""
 
+MOST_UNDONE_CHARS = 16_384
+"""Characters of an answer that are searched for calls once more: each stood behind an opening marker and was no call.
+
+More than that is content without a second look: else N opening markers would have the text after them read N times.
+"""
+
+TURN_CHARS = 8192
+"""Characters that one turn of an event loop reads at most, about 10 ms: after these, other streams are served."""
+
 _NOTHING = Thinking((), ())
 
 
@@ -26,7 +35,8 @@ class OutputParser:
     """
 
     __slots__ = (
-        *("_calls", "_grammar", "_kind", "_lead", "_near", "_reader", "_steps", "_thinking", "_words"),
+        *("_calls", "_grammar", "_kind", "_lead", "_near", "_over", "_plain", "_reader", "_steps", "_thinking"),
+        *("_undone", "_words"),
         *("reasoning", "reasons"),
     )
 
@@ -52,6 +62,9 @@ class OutputParser:
             None  # set while text without a marker's first character needs no look at it
         )
         self._lead = ""  # white space that is content if text follows it
+        self._undone = 0  # characters that were read once more
+        self._plain = 0  # the position up to which an opening marker begins no call
+        self._over = False
         self._words = self._word_sets(special)
         self._steps = self._run(inside)
         next(self._steps)
@@ -70,29 +83,44 @@ class OutputParser:
             markers(*thoughts, *inside, *dropped),
         )
 
-    def feed(self, text: str) -> list[Segment]:
-        """What the next piece of text completes."""
+    @property
+    def waiting(self) -> int:
+        """Characters that a call with `most` has left unread."""
+        return self._reader.waiting
+
+    def feed(self, text: str, most: int | None = None) -> list[Segment]:
+        """What the next piece of text completes.
+
+        `most`: about as many characters are read in this call; `waiting` says how many are left, which
+        `feed("", most)` reads next.
+        """
         near = self._near
         if near is not None and near(text) is None:
             return [self._kind(text)] if text else []
-        reader = self._reader
-        if reader.closed:
-            return []
-        reader.held += text
-        self._near = None
-        next(self._steps)
-        out, self._calls.out = self._calls.out, []
-        return out
+        if not self._reader.ended:
+            self._reader.give(text)
+        return self._read(most)
 
-    def finish(self, reason: str = "stop") -> list[Segment]:
-        """What the end of the text completes. `reason`: why it ended; "stop" is the model's own end."""
-        reader, calls = self._reader, self._calls
-        if reader.closed:
+    def finish(self, reason: str = "stop", most: int | None = None) -> list[Segment]:
+        """What the end of the text completes. `reason`: why it ended; "stop" is the model's own end. `most`: as fed."""
+        if self._reader.ended:
             return []
-        reader.closed, calls.reason, self._near = True, reason, None
-        for _ in self._steps:
-            raise AssertionError("a grammar waits behind the end of the text")
-        out, calls.out = calls.out, []
+        self._calls.reason = reason
+        self._reader.end()
+        return self._read(most)
+
+    def _read(self, most: int | None) -> list[Segment]:
+        reader, spent = self._reader, 0
+        while not self._over:
+            spent += reader.advance()
+            self._near = None
+            self._over = next(self._steps, self) is self
+            assert self._over or not reader.closed, "a grammar waits behind the end of the text"
+            if not reader.waiting or (most is not None and spent >= most):
+                break
+        if reader.waiting:
+            self._near = None  # the next piece of text has to wait for what is left
+        out, self._calls.out = self._calls.out, []
         return out
 
     def _run(self, inside: bool) -> Steps[None]:
@@ -106,7 +134,7 @@ class OutputParser:
             if first or fresh:
                 yield from self._white(first)
             first = False
-            if fresh and not inside and grammar is not None and grammar.bare and reader.held[:1] in tuple(grammar.bare):
+            if fresh and not inside and grammar is not None and self._bare(grammar):
                 fresh = yield from self._region(grammar, "")
                 if fresh:
                     self._lead = ""
@@ -118,7 +146,8 @@ class OutputParser:
                 return
             fresh = True
             if grammar is not None and marker in grammar.openings:
-                fresh = yield from self._region(grammar, marker)
+                within = reader.position - len(marker) < self._plain
+                fresh = not within and (yield from self._region(grammar, marker))
                 late = grammar.closings if fresh else ()
                 inside = grammar.kind is Reasoning if fresh else inside
             elif marker in thinking.openings:
@@ -130,15 +159,21 @@ class OutputParser:
             else:
                 fresh = False  # a special token: what is around it goes on
 
+    def _bare(self, grammar: Grammar) -> bool:
+        """Whether a call may begin here without a marker."""
+        reader = self._reader
+        return bool(grammar.bare) and reader.held[:1] in tuple(grammar.bare) and reader.position >= self._plain
+
     def _white(self, kept: bool) -> Steps[None]:
         """Reads white space. `kept`: it is content, unless a marker follows it."""
-        reader = self._reader
+        reader, found = self._reader, list[str]()
         while True:
             rest = reader.held.lstrip()
             white = reader.cut(len(reader.held) - len(rest))
             if kept:
-                self._lead += white
+                found.append(white)
             if rest or reader.closed:
+                self._lead += "".join(found)
                 return
             yield
 
@@ -178,18 +213,28 @@ class OutputParser:
                 calls.drop("malformed")
             else:
                 calls.pending = False
-                reader.undo()
+                self._undo()
                 return False
         except Ended:
             if not opening and not calls.open and calls.pending:
                 calls.pending = False
-                reader.undo()
+                reader.cut(len(reader.held))
+                self._undo()
                 return False
             if calls.pending:
                 calls.drop("truncated")
             reader.held = ""
         reader.log = None
         return True
+
+    def _undo(self) -> None:
+        """The text after an opening marker is unread again; above a bound, calls are not looked for in it."""
+        reader = self._reader
+        end = reader.position
+        reader.undo()
+        self._undone += end - reader.position
+        if self._undone > MOST_UNDONE_CHARS:
+            self._plain = end
 
 
 def make_parser(

@@ -5,6 +5,7 @@ which has the whole text, and its state is the place where it waits.
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
@@ -16,11 +17,13 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 """A parser that yields when it needs more text, and returns a T."""
 
+SLICE_CHARS = 2048
+"""The longest text that one step reads: what a step costs, and what `cut` copies, does not grow with the pieces."""
 LONGEST_NAME = 256
 LONGEST_SCALAR = 4000
 _STRUCTURE = re.compile(r'[{}\[\]"]').search
 _IN_STRING = re.compile(r'["\\]').search
-_SCALAR_ENDS = re.compile(r"[\s,}\]<;]").search
+_SCALAR_ENDS = re.compile(r"[\s,}\]<;]")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _PAIR = {"}": "{", "]": "["}
 
@@ -34,14 +37,44 @@ class Malformed(Exception):
 
 
 class Reader:
-    """`held`: text that was not read yet. `closed`: no more comes. `log`: what was read, while somebody may undo it."""
+    """`held`: text that a step may read. `waiting`: characters that come after `held`, in slices.
 
-    __slots__ = ("closed", "held", "log")
+    `closed`: no more comes after `held`. `ended`: no more text is given. `position`: characters that were read.
+    `log`: what was read, while it may be undone.
+    """
+
+    __slots__ = ("_given", "closed", "ended", "held", "log", "position", "waiting")
 
     def __init__(self) -> None:
         self.held = ""
-        self.closed = False
+        self.closed = self.ended = False
+        self.position = self.waiting = 0
         self.log: list[str] | None = None
+        self._given = deque[tuple[str, int]]()  # texts, and where the part of each begins that no step has seen
+
+    def give(self, text: str) -> None:
+        """More text, which `advance` makes readable."""
+        if text:
+            self._given.append((text, 0))
+            self.waiting += len(text)
+
+    def end(self) -> None:
+        """No more text is given."""
+        self.ended = True
+        self.closed = not self.waiting
+
+    def advance(self) -> int:
+        """Makes the next slice readable. Returns its length."""
+        if not self._given:
+            return 0
+        text, at = self._given.popleft()
+        piece = text[at : at + SLICE_CHARS]
+        if at + len(piece) < len(text):
+            self._given.appendleft((text, at + len(piece)))
+        self.held += piece
+        self.waiting -= len(piece)
+        self.closed = self.ended and not self.waiting
+        return len(piece)
 
     def more(self) -> Steps[None]:
         """Waits for text. Raises Ended when no more comes."""
@@ -52,14 +85,27 @@ class Reader:
     def cut(self, count: int) -> str:
         """The first `count` held characters; they are read now."""
         text, self.held = self.held[:count], self.held[count:]
+        self.position += count
         if self.log is not None:
             self.log.append(text)
         return text
 
+    def back(self, text: str) -> None:
+        """Text in front of `held` again, which the next step reads."""
+        self.held = text + self.held
+        self.position -= len(text)
+
     def undo(self) -> None:
         """What was logged is unread again."""
-        self.held = "".join(self.log or ()) + self.held
+        read = "".join(self.log or ())
+        self.position -= len(read)
         self.log = None
+        self.held = read + self.held
+        if len(self.held) > SLICE_CHARS:
+            text, self.held = self.held, self.held[:SLICE_CHARS]
+            self._given.appendleft((text, SLICE_CHARS))
+            self.waiting += len(text) - SLICE_CHARS
+            self.closed = False
 
     def peek(self) -> Steps[str]:
         """The next character that is no white space; the white space is read."""
@@ -96,10 +142,11 @@ class Reader:
             end, stop = find(self.held, self.closed)
             if not stop and self.closed:
                 raise Ended
+            if limit and size + end > limit:
+                self.cut(limit + 1 - size)  # however the text was cut, the same is read, and so may be undone
+                raise Malformed
             parts.append(self.cut(end))
             size += end
-            if limit and size > limit:
-                raise Malformed
             if stop:
                 self.cut(len(stop))
                 return "".join(parts), stop
@@ -131,10 +178,12 @@ class Reader:
         decoded(text)
         return text
 
-    def scalar(self, ends: Callable[[str], "re.Match[str] | None"]) -> Steps[str]:
+    def scalar(self, ends: "re.Pattern[str]") -> Steps[str]:
         """Text up to the first match of `ends`. Raises Malformed above LONGEST_SCALAR characters."""
-        while (match := ends(self.held)) is None:
-            if len(self.held) > LONGEST_SCALAR:
+        seen = 0  # characters that have no end among them: no piece of text has them searched again
+        while (match := ends.search(self.held, seen)) is None:
+            seen = len(self.held)
+            if seen > LONGEST_SCALAR:
                 raise Malformed
             yield from self.more()
         if match.start() > LONGEST_SCALAR:
@@ -142,7 +191,7 @@ class Reader:
         return self.cut(match.start())
 
     def _nested(self, parts: list[str], emit: Callable[[str], None]) -> Steps[None]:
-        opened, quoted, sent, self_closed = "", False, 0, False
+        opened, quoted, sent, self_closed = list[str](), False, 0, False
         while not self_closed:
             match = (_IN_STRING if quoted else _STRUCTURE)(self.held)
             escape = match is not None and match[0] == "\\"
@@ -161,11 +210,9 @@ class Reader:
             if match[0] == '"':
                 quoted = not quoted
             elif match[0] in "{[":
-                opened += match[0]
-            elif not escape:
-                if opened[-1:] != _PAIR[match[0]]:
-                    raise Malformed
-                opened = opened[:-1]
+                opened.append(match[0])
+            elif not escape and opened.pop() != _PAIR[match[0]]:
+                raise Malformed
             self_closed = not opened and not quoted
         emit("".join(parts[sent:]))
 

@@ -1,12 +1,20 @@
 """Argument values that a model wrote as plain text, as the JSON that the tool's schema asks for."""
 
 import ast
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+MOST_OPTIONS = 256
+"""Schemas of `anyOf` and `oneOf` that are looked at for one value."""
+MOST_PYTHON_MARKS = 10_000
+"""Commas, quotes and brackets of a Python literal: more than that is only read as JSON, or as one string."""
+
+_MARKS = re.compile(r"[,:'\"(\[{+\-]")
+_ONE_STRING = re.compile(r"""'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+\"""", re.DOTALL)
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
@@ -34,14 +42,20 @@ def member(schema: object, name: str, root: Mapping[str, Any]) -> object:
 
 def kinds(schema: object, root: Mapping[str, Any]) -> set[str]:
     """JSON types that a schema allows; empty when it does not say. `root`: where `$ref` looks."""
-    schema = resolved(schema, root)
-    kind = schema.get("type")
-    found = {kind} if isinstance(kind, str) else {name for name in kind or () if isinstance(name, str)}
-    for word in ("anyOf", "oneOf"):
-        for option in schema.get(word) or ():
-            found |= kinds(option, root) if option is not schema else set()
-    if not found and isinstance(schema.get("enum"), list):
-        found = {"string"} if all(isinstance(value, str) for value in schema["enum"]) else set()
+    found: set[str] = set()
+    seen, options = set[int](), [schema]
+    while options and len(seen) < MOST_OPTIONS:
+        option = resolved(options.pop(), root)
+        if id(option) in seen:  # references may lead to one schema many times, and in circles
+            continue
+        seen.add(id(option))
+        kind = option.get("type")
+        named = {kind} if isinstance(kind, str) else {name for name in kind or () if isinstance(name, str)}
+        more = [one for word in ("anyOf", "oneOf") for one in option.get(word) or ()]
+        if not named and not more and isinstance(option.get("enum"), list):
+            named = {"string"} if all(isinstance(value, str) for value in option["enum"]) else set()
+        found |= named
+        options += more
     return found
 
 
@@ -92,6 +106,8 @@ def literal(text: str) -> tuple[str, str] | None:
         return text, _kind(value)
     except (ValueError, RecursionError):
         pass
+    if len(_MARKS.findall(text)) > MOST_PYTHON_MARKS and _ONE_STRING.fullmatch(text) is None:
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that Python does not know

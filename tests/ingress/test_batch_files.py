@@ -44,9 +44,12 @@ def test_lines_are_found_again(tmp_path: Path) -> None:
     found = read_input(file, (URL,), 300)
     assert [place.number for place in found.places] == [1, 6]
     assert [found.entry(place).keys["custom_id"] for place in found.places] == ["a", "b"]
-    assert found.entry(found.places[1]).body == {"prompt": "\u20ac"}
+    assert found.entry(found.places[1]).body == json.dumps({"prompt": "\u20ac"}).encode()
     assert [(one.line, one.message.partition(";")[0]) for one in found.mistakes] == [
-        *((3, "line 3: longer than 300 bytes"), (4, "line 4: no UTF-8 text (invalid start byte)")),
+        *(
+            (3, "line 3: longer than 300 bytes, `batches_line_mb` of this server"),
+            (4, "line 4: no UTF-8 text (invalid start byte)"),
+        ),
         (5, "line 5: no object"),
     ]
     assert found.total == 5

@@ -1,14 +1,16 @@
 """One request of a batch, beside requests of clients: how it is told to the backend, and when it is asked again."""
 
+import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.endpoint import Frontend
 from dynamod.ingress.batches.ask import PRIORITY, Asker, Later
-from dynamod.ingress.batches.lines import Entry
+from dynamod.ingress.batches.lines import RawEntry
 from dynamod.message.errors import EngineFailed, Overloaded
 
 CHAT = "/v1/chat/completions"
@@ -22,7 +24,10 @@ async def asker(server: Any, backend: Any) -> Asker:
 
 
 async def asked(asker: Asker, **fields: Any) -> tuple[int, dict[str, Any]]:
-    return await asker.ask(Entry({"custom_id": "a"}, CHAT, {**BODY, **fields}), "", "batch_req_1", 0)
+    status, body = await asker.ask(
+        RawEntry({"custom_id": "a"}, CHAT, json.dumps({**BODY, **fields}).encode()), "", "batch_req_1", 0
+    )
+    return status, json.loads(bytes(body)) if isinstance(body, msgspec.Raw) else body
 
 
 async def test_lines_wait_behind_all_others_and_are_counted(asker: Asker, backend: Any, server: Any) -> None:

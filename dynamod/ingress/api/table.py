@@ -112,7 +112,7 @@ def make_server(
 
         asked = {one.path: one for one in endpoints if one.path in URLS and isinstance(one, BodyEndpoint)}
         asker = Asker(frontend, server.keys, server.metrics, asked)
-        runner = Runner(frontend.batches, asker, settings.batches_inflight, settings.body_limit)
+        runner = Runner(frontend.batches, asker, settings.batches_inflight, settings.batches_line_limit)
         server.background.append(runner.run)
         server.collectors.append(partial(families, frontend.batches, runner.answered, server.metrics.prefix))
     return server

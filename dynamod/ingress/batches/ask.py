@@ -1,12 +1,12 @@
 """One request of a batch, answered by its endpoint as if a client had sent it, but behind all requests of clients."""
 
-import json
 import logging
 import time
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from aiohttp import HttpVersion11, web
 from yarl import URL
 
@@ -17,7 +17,7 @@ from dynamod.http.metrics import Metrics
 from dynamod.message.errors import Internal, NotFound, RequestError
 from dynamod.observe.logs import bound
 
-from .lines import Entry
+from .lines import RawEntry
 
 if TYPE_CHECKING:
     from dynamod.ingress.api.endpoint import BodyEndpoint, Frontend
@@ -61,7 +61,9 @@ class Asker:
         """Raise Unauthorized when the key of a batch is there no more."""
         self._keys.client(owner)
 
-    async def ask(self, entry: Entry, owner: str, name: str, models_until: float) -> tuple[int, dict[str, Any]]:
+    async def ask(
+        self, entry: RawEntry, owner: str, name: str, models_until: float
+    ) -> tuple[int, dict[str, Any] | msgspec.Raw]:
         """Status and body of the answer. `name`: of the request. Raises Later, Unauthorized.
 
         `models_until`: on the monotonic clock, until when a model that is missing may still come.
@@ -73,16 +75,15 @@ class Asker:
         context.owner, context.client = owner, self._keys.client(owner)
         endpoint, status = self._endpoints[entry.url], 499
         context.endpoint = endpoint.label
-        body = json.dumps(entry.body).encode()
         try:
             if context.client is not None:
                 context.client.take(time.monotonic())
                 context.taken = True
             with bound(x_request_id=context.id), self._frontend.bodies.share() as share:
-                share.grow(len(body))
-                response = await endpoint.take(self._frontend, context, body)
+                share.grow(len(entry.body))
+                response = await endpoint.take(self._frontend, context, entry.body)
             status = response.status
-            return status, json.loads(cast("bytes", cast("web.Response", response).body))
+            return status, _one_line(cast("bytes", cast("web.Response", response).body))
         except RequestError as error:
             context.error, status = error.with_traceback(None), error.status
             missing = isinstance(error, NotFound) and error.param == "model" and time.monotonic() < models_until
@@ -96,3 +97,8 @@ class Asker:
             return status, error_object(internal)
         finally:
             context.end(status)
+
+
+def _one_line(body: bytes) -> msgspec.Raw:
+    """The JSON of an answer as it is, without line breaks: it stands in a line of a file."""
+    return msgspec.Raw(msgspec.json.format(body, indent=-1) if b"\n" in body else body)

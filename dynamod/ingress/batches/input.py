@@ -1,17 +1,20 @@
 """The input of a batch: which lines can be asked, where they are in the file, and what is wrong with the others."""
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dynamod.message.errors import UserError
+import msgspec
 
-from .lines import Entry, request_entry
+from dynamod.message.errors import BadRequest, UserError
+from dynamod.preprocess.scan import LARGE, check_size
+
+from .lines import RawEntry, raw_entry
 from .records import Mistake
 
 LINES = 50_000
 """Most requests of a batch, as OpenAI has it."""
+_MARK = b"\xef\xbb\xbf"  # of UTF-8, which some editors write
 HINT = "a line is a request in OpenAI's batch form"
 
 
@@ -46,7 +49,7 @@ class Input:
         """Its lines, but for empty ones."""
         return len(self.places) + len(self.mistakes)
 
-    def entry(self, place: Place) -> Entry:
+    def entry(self, place: Place) -> RawEntry:
         """Read a line again. Raises OSError, UserError."""
         with self.file.open("rb") as file:
             file.seek(place.offset)
@@ -72,7 +75,9 @@ def read_input(path: Path, urls: Collection[str], longest: int) -> Input:
                     raise BadInput("too_many_requests", f"the file has more than {LINES} requests")
                 try:
                     if length > longest + 1:
-                        raise UserError(f"line {number}: longer than {longest} bytes", HINT)
+                        raise UserError(
+                            f"line {number}: longer than {longest} bytes, `batches_line_mb` of this server", HINT
+                        )
                     name = _entry(line, number, urls).keys["custom_id"]
                     if (first := seen.setdefault(name, number)) != number:
                         raise UserError(f"line {number}: the custom_id of line {first}", "each needs its own")
@@ -85,14 +90,20 @@ def read_input(path: Path, urls: Collection[str], longest: int) -> Input:
     return found
 
 
-def _entry(line: bytes, number: int, urls: Collection[str]) -> Entry:
+def _entry(line: bytes, number: int, urls: Collection[str]) -> RawEntry:
+    """A line that is in order; its body is looked at when it is asked, as the body of any request."""
     where = f"line {number}"
+    line = line.removeprefix(_MARK) if number == 1 else line
     try:
-        value = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        if len(line) > LARGE:
+            check_size(line)
+        line.decode()
+        return raw_entry(line, where, urls)
+    except BadRequest as error:
+        raise UserError(f"{where}: {error}", HINT) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: no UTF-8 text ({error.reason})", HINT) from None
-    except (ValueError, RecursionError) as error:
+    except msgspec.ValidationError:
+        raise UserError(f"{where}: no object", HINT) from None
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UserError(f"{where}: no JSON ({error})", HINT) from None
-    if not isinstance(value, dict):
-        raise UserError(f"{where}: no object", HINT)
-    return request_entry(value, where, urls)

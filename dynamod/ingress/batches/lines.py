@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from io import FileIO
 from typing import Any
 
+import msgspec
+
 from dynamod.message.errors import UserError
 
 
@@ -19,6 +21,40 @@ class Entry:
     keys: dict[str, Any]
     url: str = ""
     body: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawEntry:
+    """One request whose body stays as the client wrote it."""
+
+    keys: dict[str, Any]
+    url: str
+    body: bytes
+
+
+class _Line(msgspec.Struct):
+    custom_id: Any = None
+    method: Any = None
+    url: Any = None
+    body: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Streamed(msgspec.Struct):
+    stream: Any = None
+
+
+_line = msgspec.json.Decoder(_Line).decode
+_streamed = msgspec.json.Decoder(_Streamed).decode
+
+
+def raw_entry(line: bytes, where: str, urls: Collection[str]) -> RawEntry:
+    """As `request_entry`, of a line of which only the outer members are decoded. Raises UserError, msgspec's errors."""
+    found = _line(line)
+    body = bytes(found.body)
+    outer = {"custom_id": found.custom_id, "method": found.method, "url": found.url}
+    shown = {"stream": _streamed(body).stream} if body[:1] == b"{" else None
+    entry = request_entry({**outer, "body": shown}, where, urls)
+    return RawEntry(entry.keys, entry.url, body)
 
 
 def request_entry(value: Mapping[str, Any], where: str, urls: Collection[str]) -> Entry:
@@ -48,8 +84,10 @@ def failure_row(name: str, keys: Mapping[str, Any], code: str, message: str) -> 
 
 def write_row(file: FileIO, row: Mapping[str, Any]) -> None:
     """Write one line, which stands in the file when this returns. Raises OSError."""
-    # half of a surrogate pair becomes its escape, which is the same in JSON
-    text = json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n"
-    line = text.encode("utf-8", "backslashreplace")
+    try:
+        line = msgspec.json.encode(row) + b"\n"
+    except UnicodeEncodeError:  # half of a surrogate pair becomes its escape, which is the same in JSON
+        text = json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=msgspec.json.decode) + "\n"
+        line = text.encode("utf-8", "backslashreplace")
     while line:
         line = line[file.write(line) or 0 :]

@@ -1,6 +1,5 @@
 """The answers of a batch as they come: two files that a killed process leaves behind, and the next one goes on with."""
 
-import json
 import os
 from collections import Counter
 from contextlib import ExitStack
@@ -8,6 +7,8 @@ from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import msgspec
 
 from .lines import write_row
 from .metrics import COMPLETED, FAILED
@@ -60,6 +61,13 @@ class Progress:
             os.fsync(file.fileno())
 
 
+class _Row(msgspec.Struct):
+    id: str
+
+
+_row = msgspec.json.Decoder(_Row).decode  # skips the answer, which may be long
+
+
 def _whole_lines(path: Path, prefix: str) -> set[int]:
     """Numbers of the lines that a file answers; a line that was cut off is removed."""
     found, size = set[int](), 0
@@ -70,8 +78,8 @@ def _whole_lines(path: Path, prefix: str) -> set[int]:
             if not line.endswith(b"\n"):
                 break
             try:
-                found.add(int(json.loads(line)["id"].removeprefix(prefix)))
-            except (ValueError, KeyError, TypeError, AttributeError):
+                found.add(int(_row(line).id.removeprefix(prefix)))
+            except ValueError:
                 break  # blocks that a machine has not written before it lost power
             size += len(line)
     os.truncate(path, size)

@@ -29,6 +29,7 @@ class Runner:
     def __init__(self, store: Store, asker: Asker, inflight: int, longest: int) -> None:
         self._store, self._asker, self._inflight, self._longest = store, asker, inflight, longest
         self._at_once = asyncio.Semaphore(inflight)
+        self._alone = asyncio.Lock()  # of lines at which a process has died: one of all batches at a time
         self.answered: Counter[str] = Counter()  # lines, by how
         self._owners: Counter[str] = Counter()  # batches of each that are in work here
 
@@ -75,7 +76,7 @@ class Runner:
     async def _work(self, record: BatchRecord) -> None:
         self._owners[record.owner] += 1
         try:
-            common = (self._at_once, self._inflight, self._longest, self.answered)
+            common = (self._at_once, self._alone, self._inflight, self._longest, self.answered)
             await Work(self._store, record, self._asker, *common).run()
         finally:
             self._owners[record.owner] -= 1

@@ -1,7 +1,8 @@
 """Files and batches in a folder, which several frontends may share.
 
 `files/ID.data` holds bytes, `files/ID.json` says what they are and is written last: without it nobody sees them.
-`batches/ID.json` is written by who holds `batches/ID.lock`; `batches/ID.cancel` asks for the end of a batch.
+`batches/ID.json` and `batches/ID.begun` are written by the holder of `batches/ID.lock`; `batches/ID.cancel` asks for the
+end of a batch.
 """
 
 import contextlib
@@ -139,7 +140,7 @@ class Store:
         if len(known) >= BATCHES:
             if (old := next((one.batch for one in reversed(known) if one.batch.status in ENDED), None)) is None:
                 raise StoreFull(f"{BATCHES} batches are in work; wait for some")
-            for kind in ("json", "lock", "cancel"):
+            for kind in ("json", "lock", "cancel", "begun"):
                 (self._batches / f"{old.id}.{kind}").unlink(missing_ok=True)
         self.put(record)
 
@@ -182,6 +183,10 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             return (self._batches / f"{name}.cancel").stat().st_mtime
         return None
+
+    def begun(self, name: str) -> Path:
+        """Where it stands which lines of a batch were begun (see `Begun`). `name`: an id that was checked."""
+        return self._batches / f"{name}.begun"
 
     def lock(self, name: str) -> FileIO | None:
         """Hold a batch until the file is closed; None: somebody else does."""

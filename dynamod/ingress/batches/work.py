@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from dynamod.ingress.large import apart
 from dynamod.message.errors import DynamodError, RequestError, UserError
+from dynamod.preprocess.scan import LARGE
 
 from .ask import Asker, Later
+from .begun import INPUT, MOST_DEATHS, Begun
 from .input import BadInput, Input, Place, read_input
 from .lines import answer_row, failure_row
 from .progress import Progress
@@ -28,6 +31,8 @@ MODELS = 30.0
 """Seconds that models have to come back after a restart in the middle of a batch."""
 SHOWN = 100
 """Mistakes of the input that the batch itself shows; the file of errors has all."""
+DEADLY = "server_died"
+"""The code of what is answered with an error because processes have died at it."""
 YIELD = 200
 """Lines that are written without a pause for other work."""
 
@@ -35,7 +40,8 @@ YIELD = 200
 class Work:
     """`await Work(...).run()` ends with the batch. `at_once`: requests of all batches of this process together.
 
-    `longest`: bytes of a line. `answered`: counts lines of all batches.
+    `alone`: held while a line is asked at which a process has died, so that no other line is blamed for the next
+    death. `longest`: bytes of a line. `answered`: counts lines of all batches.
     """
 
     def __init__(
@@ -44,12 +50,14 @@ class Work:
         record: BatchRecord,
         asker: Asker,
         at_once: asyncio.Semaphore,
+        alone: asyncio.Lock,
         width: int,
         longest: int,
         answered: Counter[str],
     ) -> None:
         self._store, self._record, self._asker, self._answered = store, record, asker, answered
-        self._at_once, self._width, self._longest = at_once, width, longest
+        self._at_once, self._alone, self._width, self._longest = at_once, alone, width, longest
+        self._begun: Begun | None = None
         self._input: Input | None = None
         self._progress: Progress | None = None
         self._fault: Exception | None = None
@@ -74,7 +82,7 @@ class Work:
 
     def _failed(self, fault: Exception) -> Ended:
         if not isinstance(fault, DynamodError | OSError):
-            log.error("batch %s failed unexpectedly", self._record.batch.id, exc_info=fault)
+            log.error("batch %s failed unexpectedly", self._id, exc_info=fault)
         code = fault.code if isinstance(fault, BadInput | RequestError) else None
         said = fault.line() if isinstance(fault, UserError) else str(fault)
         text = said if isinstance(fault, DynamodError | OSError) else "internal error; the server's log has it"
@@ -121,7 +129,13 @@ class Work:
         """Ask all lines that are not answered."""
         try:
             found, progress = await self._prepare(stack)
-            rest = iter([place for place in found.places if place.number not in progress.done])
+            begun = self._begun
+            assert begun is not None
+            places = [place for place in found.places if place.number not in progress.done]
+            for place in [one for one in places if begun.deaths(one.number)]:
+                async with self._alone:
+                    await self._again(found, progress, place, begun)
+            rest = iter([place for place in places if not begun.deaths(place.number)])
             await asyncio.gather(*[self._worker(found, progress, rest, clock) for _ in range(self._width)])
         except Exception as error:  # whatever it is: the other tasks of the batch must end, too
             self._stop(error, clock)
@@ -132,7 +146,14 @@ class Work:
         """Look at the input, and at what is answered. Raises BadInput, Unauthorized, OSError."""
         store, record, batch = self._store, self._record, self._record.batch
         self._asker.check_owner(record.owner)
-        found = await asyncio.to_thread(read_input, store.data(batch.input_file_id), (batch.endpoint,), self._longest)
+        if self._begun is None:
+            self._begun = Begun(store.begun(batch.id), store.create)
+            stack.callback(self._begun.close)
+        if self._begun.deaths(INPUT) >= MOST_DEATHS:
+            raise BadInput(DEADLY, "the server's process has died twice while it read the input")
+        with self._begun.working(INPUT):
+            path = store.data(batch.input_file_id)
+            found = await asyncio.to_thread(read_input, path, (batch.endpoint,), self._longest)
         progress = Progress(store, record, self._answered)
         await asyncio.to_thread(stack.enter_context, progress)
         self._input, self._progress = found, progress
@@ -157,13 +178,31 @@ class Work:
         except Exception as error:  # a worker that ends alone would leave the others running
             self._stop(error, clock)
 
+    async def _again(self, found: Input, progress: Progress, place: Place, begun: Begun) -> None:
+        """Ask a line at which a process has died, or answer it with an error when that has happened twice."""
+        if begun.deaths(place.number) < MOST_DEATHS:
+            await self._line(found, progress, place)
+            return
+        entry = await apart(found.entry, place)
+        log.error("batch id=%s line=%d is not asked again: the process died at it twice", self._id, place.number)
+        text = "the server's process has died twice while it worked at this line"
+        progress.write(place.number, failure_row(progress.name(place.number), entry.keys, DEADLY, text), good=False)
+
+    @property
+    def _id(self) -> str:
+        return self._record.batch.id
+
     async def _line(self, found: Input, progress: Progress, place: Place) -> None:
         """Ask a line until it is answered. Raises OSError, Unauthorized, UserError for an input that has changed."""
-        entry, name = found.entry(place), progress.name(place.number)
+        begun, name = self._begun, progress.name(place.number)
+        assert begun is not None
         while True:
             try:
                 async with self._at_once:
-                    status, body = await self._asker.ask(entry, self._record.owner, name, self._models_until)
+                    with begun.working(place.number):
+                        large = place.length > LARGE
+                        entry = await apart(found.entry, place) if large else found.entry(place)
+                        status, body = await self._asker.ask(entry, self._record.owner, name, self._models_until)
                 break
             except Later as later:
                 await asyncio.sleep(min(later.seconds, LONGEST_WAIT))
@@ -188,6 +227,7 @@ class Work:
             batch.cancelling_at = int(store.cancelled(batch.id) or now)
         setattr(batch, f"{ending}_at", int(time.time()))
         store.put(record)
+        store.begun(batch.id).unlink(missing_ok=True)
         log.info("batch id=%s ended as %s: %s", batch.id, ending, batch.request_counts)
 
     async def _expire(self, stack: ExitStack) -> None:

@@ -53,7 +53,7 @@ class Qwen3Coder(Grammar):
             key, _ = yield from reader.name(">")
             value, stop = yield from reader.until("</parameter>", "<parameter=", "</function>")
             if stop != "</parameter>":
-                reader.held = stop + reader.held
+                reader.back(stop)
             parameters.add(key, trimmed(value) if self.lines else value)
         parameters.done()
 

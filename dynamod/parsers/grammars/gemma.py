@@ -8,7 +8,7 @@ from ..typed import quoted
 from .base import Grammar
 from .parameters import Parameters
 
-_SCALAR_ENDS = re.compile(r"[,\]}<]").search
+_SCALAR_ENDS = re.compile(r"[,\]}<]")
 DEEPEST = 100
 
 

@@ -44,5 +44,7 @@ class Inkling(Grammar):
             if reader.closed or len(reader.held) > LONGEST_NAME:
                 raise Malformed
             yield
+        if len(reader.held) - len(rest) > LONGEST_NAME:
+            raise Malformed
         reader.cut(len(reader.held) - len(rest))
         return (yield from reader.expect(_MODEL, *_KINDS))

@@ -75,7 +75,7 @@ class Minimax(Grammar):
         """A parameter's text, up to its closing tag."""
         text, stop = yield from self.reader.until(self.parameter_end, *self.value_stops)
         if stop != self.parameter_end:
-            self.reader.held = stop + self.reader.held
+            self.reader.back(stop)
         return text
 
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
@@ -110,9 +110,13 @@ class MiniCpm(Minimax):
     def value(self) -> Steps[str]:
         """A parameter's text; CDATA may have the closing tag inside."""
         text = yield from super().value()
-        while text.lstrip().startswith(_CDATA) and _CDATA_END not in text:
-            text += self.parameter_end + (yield from super().value())
-        return text
+        if not text.lstrip().startswith(_CDATA) or _CDATA_END in text:
+            return text
+        parts, tail = [text], text[-len(_CDATA_END) :]
+        while _CDATA_END not in tail:
+            parts += self.parameter_end, (yield from super().value())
+            tail = "".join(parts[-2:])  # the end has no character of the closing tag at its front
+        return "".join(parts)
 
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
         """One parameter."""

@@ -37,7 +37,7 @@ class Phi4(Llama3):
     def read(self, opening: str) -> Steps[None]:
         """The calls at this place."""
         if opening:
-            self.reader.held = "[" + self.reader.held
+            self.reader.back("[")
         yield from super().read(opening)
 
 

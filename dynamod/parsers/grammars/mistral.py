@@ -27,6 +27,6 @@ class Mistral(Grammar):
         if stop == "[CALL_ID]":
             given, stop = yield from reader.name("[ARGS]", "{")
         if stop == "{":
-            reader.held = "{" + reader.held
+            reader.back("{")
         calls.start(name, given)
         yield from arguments(reader, calls)

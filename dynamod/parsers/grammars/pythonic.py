@@ -74,7 +74,7 @@ class Pythonic(Grammar):
 
     def _value(self) -> Steps[tuple[str, str]]:
         """Text up to the `,` or `)` that ends the value, and which it is; line breaks in strings are escaped."""
-        reader, parts, opened, quote = self.reader, list[str](), "", ""
+        reader, parts, opened, quote = self.reader, list[str](), list[str](), ""
         while True:
             match = _SPECIAL(reader.held)
             if match is None:
@@ -96,11 +96,9 @@ class Pythonic(Grammar):
             elif mark in "\"'":
                 quote = mark
             elif mark in "([{":
-                opened += mark
-            elif mark in _PAIR:
-                if opened[-1:] != _PAIR[mark]:
-                    raise Malformed
-                opened = opened[:-1]
+                opened.append(mark)
+            elif mark in _PAIR and (not opened or opened.pop() != _PAIR[mark]):
+                raise Malformed
             parts.append(piece)
 
 
