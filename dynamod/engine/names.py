@@ -13,6 +13,7 @@ from dynamod.message.discovery import Adapter, DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.message.hints import DISTRIBUTION, extra_hint, names, near
 from dynamod.preprocess.gguf_file import is_gguf
+from dynamod.preprocess.packaged import PACKAGED
 from dynamod.preprocess.reference import reference
 
 from .interpreter import FLAG, missing
@@ -171,7 +172,7 @@ ALIASES = {
 def default(model: str) -> str:
     """The engine of who names none: llama.cpp for GGUF files, where it is installed, else mistral.rs."""
     found = reference(model)
-    gguf = "gguf" in model.lower() or (found is not None and found.quantization)
+    gguf = "gguf" in model.lower() or model in PACKAGED or (found is not None and found.quantization)
     return "llamacpp" if gguf and importlib.util.find_spec(ENGINES["llamacpp"].needs) is not None else DEFAULT
 
 
