@@ -16,6 +16,7 @@ from dynamod.preprocess.gguf_file import read_metadata, shards
 
 from ..arguments import add_flag
 from ..base import EngineOptions
+from ..threads import RAYON, set_rayon_threads
 
 log = logging.getLogger("dynamod.engine")
 
@@ -76,6 +77,8 @@ def load(options: EngineOptions) -> Any:
     """Load the model. Blocks for as long as that takes. Raises UserError."""
     # Rust reads RUST_LOG once, at import: its own notes (with the whole chat template) are for who asks for them.
     os.environ.setdefault("RUST_LOG", "warn")
+    if _on_cpu():
+        log.info("mistralrs computes with %d threads (%s)", set_rayon_threads(), RAYON)
     import mistralrs
 
     path = options.path
