@@ -35,8 +35,9 @@ class EngineEntry(NamedTuple):
     engine as it is. `flags`: a function that adds the engine's arguments to a parser. `devices`: it takes the number of
     GPUs and the first of them; `nodes`: one engine may run on several nodes. `apart`: the extra pins so much that it
     has an environment of its own. `handoff`: it can be a prefill or decode worker; `transfer`: the module with which it
-    moves KV blocks by itself, and the argument of its own that names another one. `vectors`: the argument, and its
-    value, with which it makes vectors and no answers, and `embedding`: the class that then takes the place of `target`.
+    moves KV blocks by itself, and the argument of its own that names another one. `own_transfer`: only as a
+    decode worker it takes prompts of prefill workers. `vectors`: the argument, and its value, with which it makes
+    vectors and no answers, and `embedding`: the class that then takes the place of `target`.
     `types`: what it serves. `lora`: a function that takes adapters and the path of the model, perhaps None, and raises
     UserError for files that are none; empty: it loads no adapters.
     """
@@ -56,6 +57,7 @@ class EngineEntry(NamedTuple):
     behind: Literal["", "file", "url"] = ""
     handoff: bool = False
     transfer: tuple[str, str] = ("", "")
+    own_transfer: bool = False
     vectors: tuple[str, Any] = ("", None)
     embedding: str = ""
     types: tuple[str, ...] = ("chat", "completions")
@@ -132,6 +134,7 @@ ENGINES: dict[str, EngineEntry] = {
         nodes=True,
         handoff=True,
         transfer=("nixl", "disaggregation_transfer_backend"),
+        own_transfer=True,
         vectors=("is_embedding", True),
     ),
     "trtllm": EngineEntry(
@@ -144,6 +147,7 @@ ENGINES: dict[str, EngineEntry] = {
         devices=True,
         apart=True,
         handoff=True,
+        own_transfer=True,
     ),
     "vllm": EngineEntry(
         "dynamod.engine.vllm.engine:Vllm",
@@ -158,6 +162,7 @@ ENGINES: dict[str, EngineEntry] = {
         apart=True,
         handoff=True,
         transfer=("nixl", "kv_transfer_config"),
+        own_transfer=True,
         vectors=("runner", "pooling"),
         lora="dynamod.engine.lora:check_folder",
     ),
