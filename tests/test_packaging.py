@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dynamod.engine.names import ENGINES
-from dynamod.message.hints import DISTRIBUTION, extra_hint
+from dynamod.message.install import DISTRIBUTION, extra_hint
 
 ROOT = Path(__file__).parents[1]
 TEXTS = ("*.md", "systemd/*", "deploy/*", ".ci/*", "configs/*", "graphs/*.py", "dynamod/**/*.py", "dynamod/**/*.md")
@@ -21,7 +21,7 @@ def project() -> dict[str, Any]:
 
 def test_the_distribution_is_called_as_the_hints_say(project: dict[str, Any]) -> None:
     assert project["project"]["name"] == DISTRIBUTION != "dynamod"
-    assert extra_hint("infra").endswith("pip install 'dynamod-llm[infra]'")
+    assert extra_hint("infra").endswith(f"uv sync --extra infra in {ROOT}, or pip install '{ROOT}[infra]'")
     assert f"/{DISTRIBUTION.replace('-', '_')}-*.whl" in (ROOT / ".ci/run").read_text()
 
 
@@ -36,7 +36,7 @@ def test_nothing_installs_the_package_of_somebody_else() -> None:
 def test_every_extra_of_an_engine_has_an_engine(project: dict[str, Any]) -> None:
     extras = project["project"]["optional-dependencies"]
     engines = {entry.extra for entry in ENGINES.values() if entry.extra}
-    assert engines | {"all", "arima", "infra", "nixl", "tensorrt-llm"} == extras.keys()
+    assert engines | {"all", "arima", "demo", "infra", "nixl", "tensorrt-llm"} == extras.keys()
     assert all(">=" in text for name in (*engines, "nixl") for text in extras[name])
     assert extras["tensorrt-llm"] == [f"{DISTRIBUTION}[trtllm]"]
 

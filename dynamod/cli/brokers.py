@@ -20,7 +20,7 @@ from pathlib import Path
 
 from dynamod.daemon.cluster import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
 from dynamod.message.errors import UserError
-from dynamod.message.hints import extra_hint
+from dynamod.message.install import extra_hint
 
 GRACE = 10.0
 """Seconds that a server gets to end by itself."""

@@ -37,6 +37,7 @@ _LINKED = re.compile(r"^(\w+)\.link\(", re.MULTILINE)
 def run_words(line: str) -> list[str]:
     """What may stand where the cursor is in a line of `dynamo-run`."""
     from dynamod.engine.names import ENGINES
+    from dynamod.preprocess.packaged import PACKAGED
     from dynamod.router.policies import NAMES
 
     from .flags import parser
@@ -52,7 +53,7 @@ def run_words(line: str) -> list[str]:
         }
         given = [key for key in ways if any(one.startswith(key) for one in before)]
         known = [key + value for key, values in ways.items() if key not in given for value in values]
-        known += ["sample", *(flag for flag in parser().flags() if flag.startswith("--"))]
+        known += ["sample", *PACKAGED, *(flag for flag in parser().flags() if flag.startswith("--"))]
     return [one for one in known if one.startswith(word)]
 
 

@@ -47,6 +47,7 @@ Runs one engine. Words and flags may come in any order.
   out=auto, out=dyn             the models of workers that are found (with in=http)
   out=dyn://ns.component.endpoint  only those at this address; with --model-name and --model-path a static worker
   model                         folder, GGUF file, org/name or org/name:Q4_K_M on Hugging Face, or `sample`;
+                                `smollm2` and `minilm` with the extra demo (dynamod/sample/README.md);
                                 with in=http several, which are loaded when they are asked for
 
 flags:

@@ -37,7 +37,7 @@ def pull(
 
 
 def models(output: Output = Form.TEXT) -> None:
-    """List the models that are here: the sample, and what is in the cache of Hugging Face."""
+    """List the models that are here: the sample, those of installed packages, and the cache of Hugging Face."""
     from dynamod.preprocess.selection import bytes_text
 
     found = known()
@@ -49,14 +49,19 @@ def models(output: Output = Form.TEXT) -> None:
 
 
 def known() -> "list[Model]":
-    """The shipped models, then those of the cache."""
+    """The shipped models, those of installed packages, then those of the cache."""
     from dynamod.preprocess import cache
     from dynamod.preprocess.locate import locate
+    from dynamod.preprocess.packaged import PACKAGED, converted
     from dynamod.preprocess.reference import SHIPPED
 
+    paths = {name: locate(name) for name in SHIPPED}
+    for name, model in PACKAGED.items():
+        if (path := model.path) is not None:
+            ready = converted(name) if path.is_dir() else None
+            paths[name] = ready if ready is not None and ready.is_file() else path
     shipped = []
-    for name in SHIPPED:
-        path = locate(name)
+    for name, path in paths.items():
         size = sum(cache.files(path).values()) if path.is_dir() else path.stat().st_size
         shipped.append(cache.Model(name, size, "safetensors" if path.is_dir() else "GGUF", str(path)))
     return [*shipped, *cache.models()]

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dynamod.engine.names import ENGINES
 from dynamod.graph.graph import ServiceSpec
-from dynamod.message.discovery import PREFILL
+from dynamod.message.discovery import PREFILL, DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.worker.settings import WorkerSettings
 
@@ -32,6 +33,11 @@ class Checked:
     path: Path | None
 
     @property
+    def mode(self) -> DisaggregationMode:
+        """Its part of requests at first."""
+        return self.settings.mode(self.spec.component_type)
+
+    @property
     def served(self) -> str:
         """The name of its model for clients."""
         return self.settings.options(self.path).name or self.settings.model
@@ -47,14 +53,39 @@ class Checked:
 
 
 def check_pairs(workers: list[Checked]) -> None:
-    """Raise UserError where blocks of a prefill worker cannot fit, of the model that another component serves."""
+    """Raise UserError where blocks of a prefill worker cannot fit, of the model that another component serves.
+
+    Also where no component of the graph that answers for its model can take any. A graph without such a component is
+    right: the workers that answer may be of another graph.
+    """
     for prefill in workers:
-        if prefill.settings.mode(prefill.spec.component_type) != PREFILL:
+        if prefill.mode != PREFILL:
             continue
-        for worker in workers:
-            answers = worker.settings.mode(worker.spec.component_type) != PREFILL
-            if answers and worker.served == prefill.served and worker.spec.namespace == prefill.spec.namespace:
-                _check_pair(worker, prefill)
+        answering = [
+            worker
+            for worker in workers
+            if worker.mode != PREFILL
+            and worker.served == prefill.served
+            and worker.spec.namespace == prefill.spec.namespace
+        ]
+        reasons = [reason for worker in answering if (reason := _cannot_take(worker, prefill)) is not None]
+        if answering and len(reasons) == len(answering):
+            problem, hint = reasons[0]
+            raise UserError(f"{prefill.spec.name} would compute no prompt: {problem}", hint)
+        for worker in answering:
+            _check_pair(worker, prefill)
+
+
+def _cannot_take(worker: Checked, prefill: Checked) -> tuple[str, str] | None:
+    """Why a component that answers takes no prompts of a prefill worker, and what to do; None where it may."""
+    engine, name, other = worker.settings.name, worker.spec.name, prefill.spec.name
+    if engine != prefill.settings.name:
+        problem = f"`{name}.engine` is {engine}, and `{other}.engine` is {prefill.settings.name}"
+        return problem, f"give both the same engine, or leave out {other}"
+    if ENGINES[engine].own_transfer and worker.mode == "aggregated":
+        problem = f"`{name}.disaggregation_mode` is aggregated, and {engine} takes prompts of others only as decode"
+        return problem, f"set {name}.disaggregation_mode=decode, or leave out {other}"
+    return None
 
 
 def _check_pair(worker: Checked, prefill: Checked) -> None:

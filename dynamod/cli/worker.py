@@ -9,6 +9,7 @@ from dynamod.discovery.keys import Address
 from dynamod.engine.names import ENGINES, add_flags, canonical
 from dynamod.message.errors import UserError
 from dynamod.message.hints import names, near
+from dynamod.preprocess.packaged import PACKAGED
 from dynamod.preprocess.reference import SHIPPED, is_local, reference
 
 from .arguments import Parser
@@ -100,7 +101,7 @@ def model_at_end(rest: Sequence[str]) -> tuple[str, list[str]]:
     """
     words = [*rest]
     found = words[-1] if words and not words[-1].startswith("-") else ""
-    if found and (found in SHIPPED or is_local(found) or reference(found) is not None):
+    if found and (found in (*SHIPPED, *PACKAGED) or is_local(found) or reference(found) is not None):
         return words.pop(), words
     return "", words
 

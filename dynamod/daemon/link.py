@@ -17,7 +17,7 @@ from dynamod.actor import Actor, Reason, handle
 from dynamod.discovery.keys import INSTANCES, exited_key, quarantine_key, slow_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.control import Ping
-from dynamod.message.hints import DISTRIBUTION
+from dynamod.message.install import origin
 from dynamod.message.node import (
     Changed,
     Delete,
@@ -152,7 +152,7 @@ class Connection:
             return
         if hello.version != __version__:
             text = f"the daemon (process {os.getpid()}) is dynamod {__version__}, {hello.process} is {hello.version}"
-            self.detail = f"{text}; install {DISTRIBUTION}=={__version__} where its interpreter is"
+            self.detail = f"{text}; install {origin()} where its interpreter is"
             self.channel.send(Refused(text, "stop the daemon with dynamo stop, or choose another --socket"))
             self.channel.close()
             return

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from dynamod import __version__
 from dynamod.message.errors import UserError
-from dynamod.message.hints import DISTRIBUTION
+from dynamod.message.install import origin
 
 FLAG = "--python, ServiceArgs.python"
 TIMEOUT = 60.0
@@ -57,7 +57,7 @@ def missing(python: str, modules: Sequence[str], environ: Mapping[str, str] = os
 
 def installs(python: str) -> str:
     """The command that installs this version of dynamod there."""
-    return f"{python} -m pip install {DISTRIBUTION}=={__version__}"
+    return f"{python} -m pip install {origin()}"
 
 
 def _wrong(python: str, problem: str, hint: str) -> UserError:

@@ -8,11 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dynamod import __version__
 from dynamod.message.discovery import Adapter, DisaggregationMode
 from dynamod.message.errors import UserError
-from dynamod.message.hints import DISTRIBUTION, extra_hint, names, near
+from dynamod.message.hints import names, near
+from dynamod.message.install import extra_hint, origin, packages, source_folder
 from dynamod.preprocess.gguf_file import is_gguf
+from dynamod.preprocess.packaged import PACKAGED
 from dynamod.preprocess.reference import reference
 
 from .interpreter import FLAG, missing
@@ -34,8 +35,9 @@ class EngineEntry(NamedTuple):
     engine as it is. `flags`: a function that adds the engine's arguments to a parser. `devices`: it takes the number of
     GPUs and the first of them; `nodes`: one engine may run on several nodes. `apart`: the extra pins so much that it
     has an environment of its own. `handoff`: it can be a prefill or decode worker; `transfer`: the module with which it
-    moves KV blocks by itself, and the argument of its own that names another one. `vectors`: the argument, and its
-    value, with which it makes vectors and no answers, and `embedding`: the class that then takes the place of `target`.
+    moves KV blocks by itself, and the argument of its own that names another one. `own_transfer`: only as a
+    decode worker it takes prompts of prefill workers. `vectors`: the argument, and its value, with which it makes
+    vectors and no answers, and `embedding`: the class that then takes the place of `target`.
     `types`: what it serves. `lora`: a function that takes adapters and the path of the model, perhaps None, and raises
     UserError for files that are none; empty: it loads no adapters.
     """
@@ -55,6 +57,7 @@ class EngineEntry(NamedTuple):
     behind: Literal["", "file", "url"] = ""
     handoff: bool = False
     transfer: tuple[str, str] = ("", "")
+    own_transfer: bool = False
     vectors: tuple[str, Any] = ("", None)
     embedding: str = ""
     types: tuple[str, ...] = ("chat", "completions")
@@ -67,11 +70,13 @@ class EngineEntry(NamedTuple):
 
     def hint(self, python: str = "") -> str:
         """How what it needs is installed: here, or for another interpreter."""
-        install = f"-m pip install '{DISTRIBUTION}[{self.extra}]=={__version__}'"
+        wanted = packages(self.extra)
         if python:
-            return f"{python} {install}"
+            return f"{python} -m pip install {wanted}"
         if self.apart:
-            return f"in an environment of its own: PYTHON {install}, and name that PYTHON with --python"
+            also = "" if source_folder() is not None else f" {origin()}"  # the checkout with the extra is both
+            install = f"PYTHON -m pip install {wanted}{also}"
+            return f"in an environment of its own: {install}, and name that PYTHON with --python"
         return extra_hint(self.extra)
 
 
@@ -129,6 +134,7 @@ ENGINES: dict[str, EngineEntry] = {
         nodes=True,
         handoff=True,
         transfer=("nixl", "disaggregation_transfer_backend"),
+        own_transfer=True,
         vectors=("is_embedding", True),
     ),
     "trtllm": EngineEntry(
@@ -141,6 +147,7 @@ ENGINES: dict[str, EngineEntry] = {
         devices=True,
         apart=True,
         handoff=True,
+        own_transfer=True,
     ),
     "vllm": EngineEntry(
         "dynamod.engine.vllm.engine:Vllm",
@@ -155,6 +162,7 @@ ENGINES: dict[str, EngineEntry] = {
         apart=True,
         handoff=True,
         transfer=("nixl", "kv_transfer_config"),
+        own_transfer=True,
         vectors=("runner", "pooling"),
         lora="dynamod.engine.lora:check_folder",
     ),
@@ -171,7 +179,7 @@ ALIASES = {
 def default(model: str) -> str:
     """The engine of who names none: llama.cpp for GGUF files, where it is installed, else mistral.rs."""
     found = reference(model)
-    gguf = "gguf" in model.lower() or (found is not None and found.quantization)
+    gguf = "gguf" in model.lower() or model in PACKAGED or (found is not None and found.quantization)
     return "llamacpp" if gguf and importlib.util.find_spec(ENGINES["llamacpp"].needs) is not None else DEFAULT
 
 

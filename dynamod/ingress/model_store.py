@@ -15,6 +15,7 @@ import msgspec
 from dynamod.message.discovery import ModelCard
 from dynamod.preprocess.bundle import BundleError
 from dynamod.preprocess.model_files import check, write
+from dynamod.preprocess.packaged import user_cache
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -25,12 +26,8 @@ _LEFT_OVER = 3600.0
 
 def default_folder() -> Path | None:
     """`$XDG_CACHE_HOME/dynamod/models`, by default in `~/.cache`; None for a user without a home."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
-    except RuntimeError:
-        return None
-    return base / "dynamod" / "models"
+    cache = user_cache()
+    return cache / "models" if cache is not None else None
 
 
 class ModelCache:

@@ -4,9 +4,6 @@ import difflib
 import re
 from collections.abc import Iterable
 
-DISTRIBUTION = "dynamod-llm"
-"""What the package is installed as: `dynamod` on PyPI is another project."""
-
 _PLACE = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
 
@@ -33,11 +30,6 @@ def known_hint(name: str, known: Iterable[str], what: str = "known keys") -> str
     """The hint of an unknown name: the near one first, then all."""
     known = list(known)
     return f"{near(name, known)}{what}: {names(known)}"
-
-
-def extra_hint(name: str) -> str:
-    """How an extra of this package is installed."""
-    return f"install the extra: uv sync --extra {name} in a checkout, else pip install '{DISTRIBUTION}[{name}]'"
 
 
 def kind(value: object) -> str:

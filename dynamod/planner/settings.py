@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import UserError
+from dynamod.message.install import extra_hint
 from dynamod.observe.memory import size
 
 Target = Literal["sla", "throughput", "latency", "load"]
@@ -85,7 +86,7 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         if self.memory is not None and self.environment != "local":
             raise ValueError(f"max-memory: what workers take is not known with environment {self.environment}")
         if self.load_predictor == "arima" and find_spec("statsmodels") is None:
-            raise ValueError("load-predictor arima needs the extra arima: pip install 'dynamod-llm[arima]'")
+            raise ValueError(f"load-predictor arima needs statsmodels: {extra_hint('arima')}")
 
     @property
     def memory(self) -> int | None:

@@ -32,7 +32,7 @@ async def fetch(name: str, tell: Callable[[str], None] = _nobody, *, weights: bo
     `tell` gets a line of progress twice a second: bytes, total, speed. `weights` false: tokenizer and template are
     enough. A caller that is cancelled ends the download at once. Raises UserError.
     """
-    if (path := local(name)) is not None:
+    if (path := await asyncio.to_thread(local, name)) is not None:  # it may have to be converted
         return path
     argv = ["-m", download.__name__, *([] if weights else ["--no-weights"]), "--", name]
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL

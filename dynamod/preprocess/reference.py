@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from .packaged import PACKAGED
+
 SHIPPED = ("sample", "sample.gguf")
 _PREFIX = "hf://"
 _REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
@@ -47,10 +49,12 @@ def model_name(name: str, path: Path) -> str:
     """The name to serve a model under, when the user gave none.
 
     `org/name` of Hugging Face stays as given, with its quantization (also when `path` lies in its cache); a folder is
-    its last component; a GGUF file its name without `.gguf` and without the number of a shard.
+    its last component; a packaged model as typed; a GGUF file its name without `.gguf` and the number of a shard.
     """
     if name in SHIPPED:
         return "sample"
+    if name in PACKAGED and not is_local(name):
+        return name
     found = None if is_local(name) else reference(name)
     if found is not None and not found.file:
         return str(found)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dynamod.message.hints import extra_hint
+from dynamod.message.install import extra_hint
 
 from .base import Kind, Listening, TransferError
 from .frames import AGENT_LIMIT, WINDOW, Frame, FrameError, Region

@@ -12,6 +12,7 @@ from dynamod import __version__
 
 from ..environments import environment
 
+ROOT = Path(__file__).parents[2]
 CONFIG = """\
 graph: graphs.agg:Frontend
 Frontend: {{port: {port}}}
@@ -70,7 +71,7 @@ def test_dynamo_run_with_an_interpreter_that_becomes_another_version(machine: An
     [paths] = python.parents[1].glob("lib/*/site-packages/others.pth")
     paths.write_text(f"{paths.read_text()}import dynamod; dynamod.__version__ = '0.0.9'\n")
     os.kill(row["pid"], signal.SIGKILL)
-    said = f"is 0.0.9; install dynamod-llm=={__version__} where its interpreter is"
+    said = f"is 0.0.9; install {ROOT} where its interpreter is"
     machine.until(lambda: said in machine.row("Worker")["last_error"])
     assert f"is dynamod {__version__}" in machine.row("Worker")["last_error"]
 
@@ -86,7 +87,7 @@ def test_a_wrong_interpreter_is_one_line_and_nothing_is_left(machine: Any, name:
         line = machine.run(*words).mistake()
         assert f"the interpreter ./{name} (--python, ServiceArgs.python)" in line
         assert says in line
-        assert f"{name} -m pip install dynamod-llm=={__version__}" in line
+        assert f"{name} -m pip install {ROOT}" in line
         machine.until(lambda: not machine.find_daemons())
 
 

@@ -13,6 +13,7 @@ from dynamod.message.errors import UserError
 
 from ..environments import environment
 
+ROOT = Path(__file__).parents[2]
 CLEAN = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 WRONG = [
     pytest.param("raise ImportError('no part of it')", "can be imported (ImportError: no part of it)", id="damaged"),
@@ -48,7 +49,7 @@ def test_an_engine_is_asked_for_where_it_shall_run(tmp_path: Path, monkeypatch: 
         require_installed("mocker", str(python), CLEAN)
     line = caught.value.line()
     assert line.startswith(f"engine 'mocker' needs the package 'only_there', which {python} (--python, Serv")
-    assert line.endswith(f"; {python} -m pip install 'dynamod-llm[mistralrs]=={__version__}'")
+    assert line.endswith(f"; {python} -m pip install '{ROOT}[mistralrs]'")
     (tmp_path / "more").mkdir()
     (tmp_path / "more/only_there.py").touch()
     require_installed("mocker", str(python), {**CLEAN, "PYTHONPATH": str(tmp_path / "more")})
@@ -65,7 +66,7 @@ def test_an_environment_without_dynamod(tmp_path: Path) -> None:
     python = environment(tmp_path / "venv", [])
     line = refused(python)
     assert "No module named 'dynamod'" in line
-    assert line.endswith(f"; {python} -m pip install dynamod-llm=={__version__}")
+    assert line.endswith(f"; {python} -m pip install {ROOT}")
 
 
 @pytest.mark.parametrize(("text", "says"), WRONG)
@@ -74,7 +75,7 @@ def test_an_environment_with_a_wrong_dynamod(tmp_path: Path, text: str, says: st
     (tmp_path / "lib/dynamod/__init__.py").write_text(f"{text}\n")
     line = refused(environment(tmp_path / "venv", [str(tmp_path / "lib")]))
     assert says in line
-    assert line.endswith(f"pip install dynamod-llm=={__version__}")
+    assert line.endswith(f"pip install {ROOT}")
 
 
 def test_what_dynamod_needs_must_be_there_too(tmp_path: Path) -> None:

@@ -25,9 +25,10 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     """Names are llama.cpp's, or vLLM's where it has none.
 
     `block_size`: tokens of a block of the prefix cache, the card's `kv_cache_block_size`. `n_ctx`: KV cells, one per
-    token, of all sequences together; or `num_blocks` of `block_size` cells. None: four whole contexts if a quarter of
-    the free memory has room for them. `max_num_seqs`: sequences that run at a time. `max_num_batched_tokens`: tokens of
-    a step. `step_seconds`: what a step of prompts beside running answers should take; prompts are cut accordingly.
+    token, of all sequences together; or `num_blocks` of `block_size` cells. None: four contexts up
+    to 32,768 cells, else one, if a quarter of the free memory has room. `max_num_seqs`: sequences that run at a time.
+    `max_num_batched_tokens`: tokens of a step. `step_seconds`: what a step of prompts beside running answers should
+    take; prompts are cut accordingly.
     `split_tail`: what is behind the last full block of a prompt gets a step of its own; where whole states are handed
     off, its last token. So it is computed where the blocks are imported, and logits depend on how a prompt is cut: with
     it both give the same bits.

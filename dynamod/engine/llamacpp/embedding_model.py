@@ -10,10 +10,10 @@ from dynamod.message import tokens
 from dynamod.message.errors import UserError
 from dynamod.message.vectors import pack
 
+from ..threads import openmp_threads
 from .library import last_error, last_errors
 from .model import REASONS, Batch, Model, StepFailed, Work
 from .parameters import FLASH, POOLINGS, context_parameters
-from .sizing import threads
 
 MOST = 8192
 """Tokens that are computed at once where nobody says more; memory for intermediate values grows with them."""
@@ -45,7 +45,7 @@ class EmbeddingModel(Model):
         params = context_parameters(api, arguments)
         params.n_ctx = params.n_batch = params.n_ubatch = self.batch  # a text cannot be computed in parts
         params.n_seq_max, params.embeddings, params.swa_full = self.slots + 1, True, True  # one to align
-        params.n_threads = arguments.n_threads or threads()
+        params.n_threads = arguments.n_threads or openmp_threads()
         params.n_threads_batch = arguments.n_threads_batch or params.n_threads
         if arguments.flash is None and 4 * int(api.llama_model_n_head(model)) * self.batch**2 <= SCORES:
             params.flash_attn_type = FLASH[False]

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any
 
 from dynamod.message.errors import UserError
-from dynamod.message.hints import extra_hint
+from dynamod.message.install import extra_hint
 
 log = logging.getLogger("dynamod.engine.llamacpp")
 

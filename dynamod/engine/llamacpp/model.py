@@ -15,6 +15,7 @@ from dynamod.message.discovery import Adapter
 from dynamod.message.errors import UserError
 from dynamod.preprocess.gguf_file import read_metadata
 
+from ..threads import openmp_threads
 from .arguments import LlamaCppArguments
 from .kv_cells import Operation
 from .layout import digest, weights
@@ -24,7 +25,7 @@ from .parameters import context_parameters, model_parameters
 from .ranges import Ranges
 from .sampling import Floats, Picked, Sampler
 from .scores import SCORED, Scores
-from .sizing import cell_bytes, cells_for, threads
+from .sizing import cell_bytes, cells_for
 from .states import States
 from .transfers import Transfer, Transfers
 from .vocabulary import Vocabulary
@@ -142,7 +143,7 @@ class Model:
         params.n_batch = arguments.max_num_batched_tokens
         params.n_ubatch = min(arguments.n_ubatch, arguments.max_num_batched_tokens)
         params.n_outputs_max = self.slots + spare + SCORED  # llama.cpp's own, n_batch, must not be below the slots
-        params.n_threads = arguments.n_threads or threads()
+        params.n_threads = arguments.n_threads or openmp_threads()
         params.n_threads_batch = arguments.n_threads_batch or params.n_threads
         self._context = api.llama_init_from_model(model, params)
         if not self._context:

@@ -16,6 +16,7 @@ from dynamod.preprocess.gguf_file import read_metadata, shards
 
 from ..arguments import add_flag
 from ..base import EngineOptions
+from ..threads import RAYON, set_rayon_threads
 
 log = logging.getLogger("dynamod.engine")
 
@@ -46,6 +47,7 @@ _HINTS = (
         "Unsupported Hugging Face",
         "mistralrs does not know this architecture; the engine's argument arch names one it should take",
     ),
+    ("Unknown normal-model GGUF architecture", "mistralrs does not know this architecture; take out=llamacpp"),
     ("Expected file with extension", "the folder has no weights; download them"),
     ("invalid GGUF magic", "this is no GGUF file; download it again"),
     ("was not found in local model directory", "give the folder of the original model with --model-config"),
@@ -75,6 +77,8 @@ def load(options: EngineOptions) -> Any:
     """Load the model. Blocks for as long as that takes. Raises UserError."""
     # Rust reads RUST_LOG once, at import: its own notes (with the whole chat template) are for who asks for them.
     os.environ.setdefault("RUST_LOG", "warn")
+    if _on_cpu():
+        log.info("mistralrs computes with %d threads (%s)", set_rayon_threads(), RAYON)
     import mistralrs
 
     path = options.path
@@ -83,7 +87,8 @@ def load(options: EngineOptions) -> Any:
     arguments = dict(options.arguments)
     embeds = bool(arguments.pop(EMBEDDINGS, False))
     if embeds and gguf:
-        raise UserError("mistralrs makes no vectors with GGUF files", "take the folder of the model, or out=llamacpp")
+        hint = "take out=llamacpp, or a folder with EmbeddingGemma or Qwen3-Embedding"
+        raise UserError(f"mistralrs makes no vectors with GGUF files, and {path} is one", hint)
     kinds = mistralrs.Which
     which: Any = kinds.Embedding if embeds else kinds.GGUF if gguf else kinds.Plain
     for_runner, for_which = split(arguments, mistralrs.Runner, which)

@@ -7,7 +7,7 @@ import pytest
 
 from dynamod.engine.llamacpp.arguments import LlamaCppArguments, arguments_of
 from dynamod.engine.llamacpp.files import gguf_file
-from dynamod.engine.llamacpp.sizing import StepBudget, cell_bytes, cells_for, threads
+from dynamod.engine.llamacpp.sizing import StepBudget, cell_bytes, cells_for
 from dynamod.engine.names import ENGINES, canonical, check_arguments
 from dynamod.message.errors import UserError
 
@@ -104,6 +104,8 @@ def test_cells() -> None:
 
     assert cells() == 4 * 2048
     assert cells(1000) == 4000
+    assert cells(20000) == 32768, "four contexts have an upper limit"
+    assert cells(131072) == 131072, "and a long one is there once"
     assert cells(free=12_000_000) == 3008, "a quarter of the memory, in whole blocks"
     assert cells(free=0) == 512
     assert cells(1500, free=0) == 1504, "what a user asks for comes first"
@@ -134,13 +136,6 @@ def test_bytes_of_a_cell(keys: dict[str, Any], arguments: dict[str, Any], expect
     metadata = {"general.architecture": "x", **{f"x.{key}": value for key, value in {**base, **keys}.items()}}
     assert cell_bytes(metadata, LlamaCppArguments(**arguments)) == expected
     assert cell_bytes({}, LlamaCppArguments()) == 0
-
-
-def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert threads() == 3
-    monkeypatch.setenv("OMP_NUM_THREADS", "many")
-    assert threads() >= 1
 
 
 def test_steps_are_as_long_as_earlier_ones_allow() -> None:
