@@ -109,7 +109,7 @@ class InFlightRequest:
                         begun = self.accepted or not placement.alone
                         alone = placement.alone and not placement.shared and begun
                         await self._judge(placement.instance, at=placement, alone=alone, begun=begun)
-                    elif broken and prompt and (broken.prompt or (broken.displaced and not self._trial.suspect)):
+                    elif broken and prompt and self._received == self._base and self._trial.about_prompt(broken):
                         if broken.prompt:
                             prompt.unread()
                         timeout = CAUSE if broken.prompt else 0.0

@@ -5,6 +5,7 @@ from dynamod.message.errors import EngineFailed
 from dynamod.message.worker import Request
 from dynamod.router.placement import Placement
 
+from .attempt import Break
 from .base import Suspicions
 
 PASSED_AFTER = 1.0
@@ -48,6 +49,10 @@ class Trial:
         if self.ever:
             self._suspicions.acquit(self._request)
         self.suspect, self.deaths = False, 0
+
+    def about_prompt(self, broken: Break) -> bool:
+        """Whether an attempt may have broken because the prefill worker crashed, before a token came."""
+        return broken.prompt or (broken.displaced and not self.suspect)
 
     async def cause(self, instance: Instance | None, timeout: float | None) -> str:
         """Why `instance` crashed or hung; empty when it did not. `None`: an instance that computed nothing.
