@@ -34,7 +34,7 @@ from dynamod.router.router import Prompt, Router, RouterSettings
 from dynamod.transport.base import Transport
 
 from .counts import HIT_RATE, MigrationCounts, Overhead, PeerCounts, PrefillCounts, Preparation, Stage
-from .isolation import Isolation, RetryBudget, Waiting
+from .isolation import ONLY_QUIET_WAIT_S, QUIET_WAIT_S, Isolation, RetryBudget, Waiting, staying, trial_place
 from .subscriptions import EventSubscriptions
 
 log = logging.getLogger("dynamod.frontend")
@@ -381,24 +381,35 @@ class Dispatcher(Actor):
             )
         return found
 
-    def _place_alone(self, key: Key, message: Acquire, instance: int | None) -> Placement | None:
-        """Choose a worker that the request has not tried, and have all others leave that can go on elsewhere."""
-        group, isolation = self._group(key), self._isolations[key]
+    def _place_alone(self, key: Key, message: Acquire, instance: int | None, waited: float) -> Placement | None:
+        """Place a suspect alone at an untried worker; None while it waits for one without streams that stay.
+
+        The other requests there move to other workers. Raises Overloaded.
+        """
+        group, isolation, serving = self._group(key), self._isolations[key], self._serving(key).instances
         out = {*message.exclude, *self._unable(key, message)}
-        untried = [one.instance_id for one in self._serving(key).instances if one.instance_id not in out]
+        untried = [one.instance_id for one in serving if one.instance_id not in out]
         if not untried and message.pool == PREFILL:
             return None  # its worker that answers is there and waits
         if group is None or not untried:
             raise Overloaded(f"No other instance of model {message.model!r} is ready.", retry_after=1.0)
         active = group.router.state.active
-        if instance not in untried:
-            draw = self.context.random.random  # another ingress may try somebody at the same moment
-            instance = min(untried, key=lambda one: (active.of(one).requests, draw()))
-        isolation.instance = instance
-        stay = [one for one in active.at(instance) if isinstance(one, Placement) and not one.leave()]
+        stay = {one: staying(active, one) for one in untried}
+        chosen = isolation.instance = trial_place(stay, active, instance, self.context.random.random)
+        if stay[chosen]:
+            limit = QUIET_WAIT_S if len(serving) > 1 else ONLY_QUIET_WAIT_S
+            if waited < limit:
+                return None  # the chosen worker takes no other requests, so these streams are its last ones
+            if not message.received:
+                text = (
+                    f"A worker of model {message.model!r} crashed with the request, and each other worker has streams "
+                    f"that cannot move to another one, for more than {limit:g} s."
+                )
+                raise Overloaded(text, retry_after=limit)
+        left = [one for one in active.at(chosen) if isinstance(one, Placement) and not one.leave()]
         placement = self._place(key, message)
         if placement is not None:
-            placement.shared = bool(stay)
+            placement.shared = bool(left)
         return placement
 
     def _acquit(self, key: Key, message: Acquire, turn: asyncio.Future[Placement]) -> None:

@@ -1,19 +1,36 @@
 """Requests whose worker crashed or hung, tried again one at a time, each alone on one worker.
 
-One of them may be the cause. If it ends another worker while it is alone there, it is: the others then go on as usual.
+One of them may be the cause. If it ends another worker while it is alone there, it is. The others then go on as usual,
+except for a few that have no answer yet: more than one request may be such a cause, and these are tried alone too.
+
+A worker whose other streams cannot move to another worker is no place for a trial: a crash would end these streams,
+and would convict no request. The trial goes to a worker without such streams, or waits until one has none.
 """
 
 import asyncio
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
 from dynamod.message.errors import RequestError
+from dynamod.router.active import ActiveLoad
 from dynamod.router.placement import Acquire, Placement
 
 GATHER = 0.005
 """Seconds in which the requests of one worker come together, so that the most suspicious one is the first."""
+
+QUIET_WAIT_S = 60.0
+"""Seconds for which a trial waits for a worker without streams that stay, while other workers take requests."""
+
+ONLY_QUIET_WAIT_S = 10.0
+"""The same where all other requests wait too, because no other worker is there: less than their clock for a place."""
+
+QUIET_LOOK_S = 0.05
+"""Seconds between looks whether the streams that stay have ended."""
+
+MAX_KEPT = 8
+"""Suspects without an answer that are still tried alone after another one was convicted. Each trial takes time."""
 
 
 class RetryBudget:
@@ -38,24 +55,42 @@ class RetryBudget:
 
 @dataclass(slots=True, order=True)
 class Waiting:
-    """A request that waits for its place. The lowest rank is served first."""
+    """A request that waits for its place. The lowest rank is served first. `since`: when its wait began."""
 
     rank: tuple[int, int]
     message: Acquire = field(compare=False)
     turn: asyncio.Future[Placement] = field(compare=False)
+    since: float = field(compare=False, default=0.0)
+
+
+def staying(active: ActiveLoad, instance: int) -> int:
+    """How many of the requests that this process has at `instance` cannot leave it now."""
+    return sum(isinstance(one, Placement) and one.stays() for one in active.at(instance))
+
+
+def trial_place(stay: Mapping[int, int], active: ActiveLoad, reserved: int | None, draw: Callable[[], float]) -> int:
+    """The instance for a trial, of the keys of `stay`: one where no stream stays, else the one with the fewest.
+
+    `stay`: streams that stay, by instance. `reserved`: the instance that takes no other requests since the last look;
+    kept as long as no other has fewer than one. `draw`: numbers from 0 to 1, so that several ingress processes seldom
+    choose the same instance.
+    """
+    best = min(stay, key=lambda one: (stay[one], active.of(one).requests, draw()))
+    keep = reserved is not None and reserved in stay and (not stay[reserved] or stay[best])
+    return reserved if keep and reserved is not None else best
 
 
 class Isolation:
     """The suspects of one model and pool; who has got least of its answer is tried first, of those who came last.
 
-    `place(message, instance)`: give it a place at that instance alone, or at another if that one is not for it; None
-    when it has to wait. What it raises is the request's error. `acquit(message, turn)`: it goes on as an ordinary
-    request.
+    `place(message, instance, waited)`: a place for it at that instance alone, or at another one if that is not for it;
+    None when it has to wait, which it has for `waited` seconds. What it raises is the request's error.
+    `acquit(message, turn)`: it goes on as an ordinary request.
     """
 
     def __init__(
         self,
-        place: Callable[[Acquire, int | None], Placement | None],
+        place: Callable[[Acquire, int | None, float], Placement | None],
         acquit: Callable[[Acquire, asyncio.Future[Placement]], None],
         budget: RetryBudget,
     ) -> None:
@@ -79,7 +114,8 @@ class Isolation:
     def add(self, message: Acquire) -> asyncio.Future[Placement]:
         """A request to be tried alone; the future is its place."""
         turn: asyncio.Future[Placement] = self._loop.create_future()
-        insort(self._suspects, Waiting((message.received, -next(self._arrivals)), message, turn))
+        rank = (message.received, -next(self._arrivals))
+        insort(self._suspects, Waiting(rank, message, turn, self._loop.time()))
         self._later(GATHER)
         return turn
 
@@ -91,11 +127,8 @@ class Isolation:
                 return
             self._trial = None
             if trial.guilty:
-                suspects, self._suspects = self._suspects, []
                 self.instance = None
-                for suspect in suspects:
-                    if not suspect.turn.done():
-                        self._acquit(suspect.message, suspect.turn)
+                self._release()
         while self._suspects and self._suspects[0].turn.done():
             del self._suspects[0]  # its client has left, or its clock has passed
         if not self._suspects:
@@ -106,9 +139,16 @@ class Isolation:
         if self._timer is None:
             self._try(self._suspects[0])
 
+    def _release(self) -> None:
+        """One suspect was convicted: the others go on, but for the first few that have no answer yet."""
+        waiting = [suspect for suspect in self._suspects if not suspect.turn.done()]
+        self._suspects = [suspect for suspect in waiting[:MAX_KEPT] if not suspect.message.received]
+        for suspect in waiting[len(self._suspects) :]:
+            self._acquit(suspect.message, suspect.turn)
+
     def _try(self, suspect: Waiting) -> None:
         try:
-            placement = self._place(suspect.message, self.instance)
+            placement = self._place(suspect.message, self.instance, self._loop.time() - suspect.since)
         except RequestError as error:
             suspect.turn.set_exception(error)
             self._later(0.0)
@@ -118,6 +158,8 @@ class Isolation:
             self._trial = placement
             del self._suspects[0]
             suspect.turn.set_result(placement)
+        elif self.instance is not None:
+            self._later(QUIET_LOOK_S)
 
     def _later(self, seconds: float) -> None:
         if self._timer is None:

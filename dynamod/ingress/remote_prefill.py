@@ -148,6 +148,10 @@ class RemotePrompt(Sink):
         self.close()
 
 
+def _never() -> bool:
+    return False
+
+
 class RemotePrefill:
     """Asks prefill workers. `limits`: for a place there, where that must be waited for, and until a hand-off comes."""
 
@@ -215,7 +219,7 @@ class RemotePrefill:
     async def _begun(self, place: Placement, request: Generate, counts: PrefillCounts) -> RemotePrompt:
         """Send a prompt to a prefill worker, and wait for the hand-off. Raises RequestError."""
         remote, limit = RemotePrompt(place, counts, lambda ended: self._open.pop(ended, None)), self._limits.first
-        place.leave = remote.displace
+        place.leave, place.stays = remote.displace, _never
         self._open[remote] = None
         if place.alone:
             request = msgspec.structs.replace(request, alone=True)

@@ -9,7 +9,7 @@ it to the sink of the response in the same call.
 import asyncio
 import logging
 from array import array
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -28,7 +28,7 @@ from .attempt import Attempt, Break
 from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, Suspicions
 from .decision import Broken, Verdict, decide
 from .prompt import PrefillWorkerLost, RemotePrefill, RemotePrompt, TakeLogprobs, prompt_taker
-from .trial import CAUSE, PASS_LOOK, PASSED_AFTER, TRIAL_PAUSE
+from .trial import CAUSE, PASS_LOOK, PASSED_AFTER, TRIAL_PAUSE, Trial
 
 log = logging.getLogger("dynamod.migration")
 
@@ -71,7 +71,7 @@ class InFlightRequest:
         self._output, self._token, self._sink, self._show = output, output.token, sink, sink.text
         self._transport, self._acquire, self._available = transport, acquire, available
         self._exact, self._limit, self._form = exact, limit, getattr(request, "grammar", None) is not None
-        self._suspicions, self._suspect, self._sent = suspicions, suspect, False
+        self._trial, self._sent = Trial(suspicions, request, suspect), False
         self._prefill, self._needs_prefill, self._left = prefill, needs_prefill, ""
         self._prompt_tokens, self._longest = prompt_tokens, longest
         self._now, self._completed = now, completed
@@ -105,14 +105,16 @@ class InFlightRequest:
                     self._waiting = None
                     broken = await self._send(placement, prompt)
                     if broken is not None and broken.died:
-                        # One that the instance has not accepted was not the cause: it was dead, or hung, before.
-                        alone = placement.alone and not placement.shared and self.accepted
-                        await self._judge(placement.instance, at=placement, alone=alone)
-                    elif broken is not None and prompt and (broken.prompt or (broken.displaced and not self._suspect)):
+                        # One that waits for `Accepted` is not the cause: the instance was dead, or hung, before.
+                        begun = self.accepted or not placement.alone
+                        alone = placement.alone and not placement.shared and begun
+                        await self._judge(placement.instance, at=placement, alone=alone, begun=begun)
+                    elif broken and prompt and self._received == self._base and self._trial.about_prompt(broken):
                         if broken.prompt:
                             prompt.unread()
                         timeout = CAUSE if broken.prompt else 0.0
-                        await self._judge(prompt.instance, timeout, at=placement, alone=prompt.alone)
+                        # The prompt is computed: what crashes now computes another one, if it was not alone.
+                        await self._judge(prompt.instance, timeout, at=placement, alone=prompt.alone, begun=False)
                 if broken is not None and not self.over:
                     self._move(broken)
                     await asyncio.sleep(broken.pause)
@@ -125,25 +127,20 @@ class InFlightRequest:
         except Exception as error:
             self._bug(error)
 
-    def _place(self) -> Awaitable[Placement]:
-        return self._acquire(self._tried, again=self._sent, alone=self._suspect, received=self._received)
+    async def _place(self) -> Placement:
+        about = {"again": self._sent, "alone": self._trial.suspect}
+        placement = await self._acquire(self._tried, **about, received=self._received)
+        self._trial.placed(placement)
+        return placement
 
     async def _judge(
-        self, there: Instance | None, timeout: float | None = None, at: Placement | None = None, *, alone: bool = False
+        self, there: Instance | None, timeout: float | None = None, at: Placement | None = None, **kind: bool
     ) -> str:
-        """Why an instance that had our prompt crashed or hung, which makes us suspect; else empty.
-
-        `there`: None where nothing was computed. `timeout`: as for `Suspicions.cause`. `at`: where we are placed.
-        Raises PoisonRequest when we were `alone`.
-        """
-        cause = await self._suspicions.cause(there, timeout) if there is not None else ""
-        if not cause or self.over:
+        """Return `Trial.cause`. If there is one, the request takes part in it, which raises what `Trial.died` does."""
+        cause = await self._trial.cause(there, timeout)
+        if not cause or self.over or there is None:
             return ""
-        if at is not None and alone:
-            at.guilty = True
-            raise self._suspicions.convict(self.request, cause)
-        self._suspicions.suspect(self.request)
-        self._suspect = True
+        self._trial.died(there, cause, at, **kind)
         return cause
 
     async def _prompt(self, placement: Placement) -> AbstractContextManager[RemotePrompt | None]:
@@ -179,7 +176,7 @@ class InFlightRequest:
             self.instance = None
             return Break(self._left, retry=True, displaced=True)
         self._placement, self.instance = placement, placement.instance
-        placement.leave = self._displace
+        placement.leave, placement.stays = self._displace, self._stays
         self._tried.add(self.instance.instance_id)
         self._sends += 1
         self.accepted, self._pending_logprobs = False, None
@@ -224,8 +221,7 @@ class InFlightRequest:
             now = self._now()
             since = now if since is None and self._received > self._base else since
             if self._received - self._base >= PASSED or (since is not None and now - since >= PASSED_AFTER):
-                self._suspicions.acquit(self.request)
-                self._suspect = False  # else it would be tried again each time it makes room for the trial of another
+                self._trial.passed()  # a suspect would be tried again each time it makes room for another trial
                 placement.passed()
                 return
             await asyncio.wait([attempt.ended], timeout=PASS_LOOK)
@@ -241,8 +237,11 @@ class InFlightRequest:
                 self._make_room("the prefill worker crashed, maybe at its prompt")
             attempt.confirm()
 
+    def _stays(self) -> bool:
+        return self._attempt is None or (self._received > 0 and (not self._exact or self._too_long()))
+
     def _displace(self) -> bool:
-        if self._attempt is None or (self._received and (not self._exact or self._too_long())):
+        if self._stays():
             return False
         self._make_room("its worker tries another request alone")
         return True
@@ -481,8 +480,7 @@ class InFlightRequest:
         if text or count:
             self._show(self.index, text, count)
         if finish is not None and not self.over:
-            if self._suspect:
-                self._suspicions.acquit(self.request)
+            self._trial.passed()
             self._end(notify_engine=engine_finish is None)
             finish = "stop" if finish == "eos" else finish  # OpenAI's word
             self._sink.finish(self.index, finish, output.completion_tokens, prompt_tokens)

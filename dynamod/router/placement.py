@@ -23,11 +23,15 @@ class Placement:
 
     `decision` says why it is there. `alone`: the instance takes no other request until this one has `passed`, because
     it may be the cause of a crash; `shared`: some that were there could not leave; `guilty`: it was the cause. `leave`:
-    set by whoever holds the placement; called when the instance is needed for such a request, it returns whether this
-    one has left. `first_token`: set by whoever computes the prompt elsewhere.
+    set by the holder of the placement; called when the instance is needed for such a request, it returns whether this
+    one has left. `stays`: set by the holder too; whether `leave` would refuse now. `first_token`: set by the caller
+    that has the prompt computed elsewhere.
     """
 
-    __slots__ = ("_changed", "_router", "alone", "decision", "first_token", "guilty", "instance", "leave", "shared")
+    __slots__ = (
+        *("_changed", "_router", "alone", "decision", "first_token", "guilty"),
+        *("instance", "leave", "shared", "stays"),
+    )
 
     def __init__(
         self, instance: Instance, decision: Decision, router: Router, changed: Callable[[], None], alone: bool = False
@@ -35,7 +39,8 @@ class Placement:
         self.instance, self.decision, self.alone = instance, decision, alone
         self.guilty = self.shared = False
         self._router, self._changed = router, changed
-        self.leave: Callable[[], bool] = _stays
+        self.leave: Callable[[], bool] = _refuses
+        self.stays: Callable[[], bool] = _remains
         self.first_token: Callable[[], None] | None = None
 
     def prefill_completed(self) -> None:
@@ -65,8 +70,12 @@ class Placement:
         self.release()
 
 
-def _stays() -> bool:
+def _refuses() -> bool:
     return False
+
+
+def _remains() -> bool:
+    return True
 
 
 @dataclass(slots=True, eq=False)

@@ -18,6 +18,9 @@ from .wire import Process
 PROMPT = 0.1
 """Seconds in which requests leave a worker that is known to be gone."""
 
+SECOND = "; it is the second worker that ended with this request"
+"""End of the error of a request that was not alone at the second worker that crashed with it."""
+
 KNOWN: dict[str, str] = {}
 """Checks that are known to fail, and why: counted, but no failure of a run. To be emptied as the causes are mended."""
 
@@ -65,6 +68,8 @@ def illegal(client: Client, cluster: Cluster, now: float) -> str:
     if isinstance(error, PoisonRequest):
         innocent = not client.planned.poison and len(client.hit) < 2
         return f"it has done nothing, and only {len(client.hit)} of its workers were hit" if innocent else ""
+    if text.endswith(SECOND):
+        return "" if len(client.hit) > 1 else f"only {len(client.hit)} of its workers were hit"
     if text.startswith("the processor is") and cluster.nodes[place.node].ending:
         return ""
     if isinstance(error, TimedOut):

@@ -474,4 +474,7 @@ async def test_a_request_for_an_adapter_goes_to_those_that_have_it() -> None:
         assert made.load == 7, "one router counts them all"
         assert (await asked({2})).instance.instance_id == 3
         assert not made.client.available(card, Prompt("r", 9), {2, 3})
+        for there in made.actor.routers["m", ""].state.active.at(3):
+            assert isinstance(there, Placement)
+            there.stays = lambda: False
         assert (await asked({2}, alone=True)).instance.instance_id == 3

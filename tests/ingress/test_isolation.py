@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dynamod.actor.testing import virtual
-from dynamod.ingress.isolation import RetryBudget
+from dynamod.ingress.isolation import MAX_KEPT, ONLY_QUIET_WAIT_S, QUIET_WAIT_S, RetryBudget
 from dynamod.message.errors import Internal, Overloaded
 from dynamod.router.placement import Placement
 from dynamod.router.router import Prompt, Router
@@ -23,6 +23,15 @@ def suspect(made: Desk, group: asyncio.TaskGroup, name: str, received: int = 0, 
     return group.create_task(made.acquire(name, alone=True, received=received, again=True, **more))
 
 
+async def stays(made: Desk, count: int) -> list[Placement]:
+    """Places of requests that answer and cannot move."""
+    found: list[Placement] = []
+    for number in range(count):
+        found.append(await made.acquire(f"stays {number}"))
+        found[-1].prefill_completed()
+    return found
+
+
 @virtual
 async def test_suspects_are_tried_one_at_a_time_and_the_most_suspicious_one_first() -> None:
     async with desk(2) as (made, group):
@@ -34,6 +43,7 @@ async def test_suspects_are_tried_one_at_a_time_and_the_most_suspicious_one_firs
         with await made.acquire("another") as other:
             assert other.instance is not first.instance
         first.prefill_completed()
+        first.stays = lambda: False
         first.passed()
         await settled()
         second = await tasks["b"]
@@ -61,7 +71,7 @@ async def test_all_others_leave_the_worker_first_and_wait_for_it_where_there_is_
             there.release()
             return True
 
-        there.leave = leave
+        there.leave, there.stays = leave, lambda: False
         trial = suspect(made, group, "s")
         await gathered()
         assert left == ["there"]
@@ -78,30 +88,102 @@ async def test_all_others_leave_the_worker_first_and_wait_for_it_where_there_is_
 
 
 @virtual
-async def test_one_that_cannot_leave_is_company() -> None:
-    async with desk(1) as (made, group):
-        there = await made.acquire("there")
-        there.prefill_completed()
+async def test_a_trial_goes_where_no_stream_stays() -> None:
+    async with desk(3) as (made, group):
+        await stays(made, 2)
+        (free,) = {1, 2, 3} - {one for one in (1, 2, 3) if made.actor.routers["m", ""].state.active.of(one).requests}
+        with await suspect(made, group, "s") as trial:
+            assert (trial.instance.instance_id, trial.shared) == (free, False)
+
+
+@virtual
+async def test_a_trial_waits_for_a_worker_without_streams_that_stay() -> None:
+    async with desk(2) as (made, group):
+        there = await stays(made, 4)
         trial = suspect(made, group, "s")
-        await gathered()
+        await asyncio.sleep(20.0)
+        assert not trial.done()
+        reserved = made.actor.reserved(("m", ""))
+        with await made.acquire("new") as new:
+            assert new.instance.instance_id != reserved, "the worker gets no others meanwhile"
+        for one in there:
+            if one.instance.instance_id == reserved:
+                one.release()
+        await asyncio.sleep(0.1)
+        assert ((await trial).instance.instance_id, (await trial).shared) == (reserved, False)
+        (await trial).release()
+        for one in there:
+            one.release()
+        await settled()
+        assert made.load == 0
+
+
+@pytest.mark.parametrize(("workers", "limit"), [(1, ONLY_QUIET_WAIT_S), (2, QUIET_WAIT_S)])
+@virtual
+async def test_a_trial_is_refused_where_streams_stay_too_long(workers: int, limit: float) -> None:
+    """It would cost these streams a second worker, and convict no request."""
+    async with desk(workers) as (made, _group):
+        there = await stays(made, workers)
+        trial = asyncio.gather(made.acquire("s", alone=True, again=True), return_exceptions=True)
+        await asyncio.sleep(limit - 1.0)
+        assert not trial.done()
+        await asyncio.sleep(2.0)
+        (error,) = await trial
+        assert isinstance(error, Overloaded)
+        assert error.retry_after == limit
+        assert made.actor.reserved(("m", "")) is None
+        for one in there:
+            one.release()
+
+
+@virtual
+async def test_an_answer_that_has_begun_is_tried_beside_streams_that_stay_too_long() -> None:
+    async with desk(1) as (made, group):
+        (there,) = await stays(made, 1)
+        trial = suspect(made, group, "s", received=5)
+        await asyncio.sleep(ONLY_QUIET_WAIT_S + 1.0)
         assert (await trial).shared
         (await trial).release()
         there.release()
 
 
 @virtual
-async def test_when_one_is_guilty_the_others_go_on_at_once() -> None:
+async def test_when_one_is_guilty_those_with_an_answer_go_on_and_the_others_are_tried_alone() -> None:
     async with desk(3) as (made, group):
-        tasks = [suspect(made, group, name, exclude={1}) for name in "abc"]
+        tasks = [suspect(made, group, name, received, exclude={1}) for name, received in (("a", 3), ("b", 0), ("c", 0))]
         await gathered()
         (trial,) = [await task for task in tasks if task.done()]
         trial.guilty = True
         trial.release()
+        await gathered()
+        answering, trial, _ = [await task for task in tasks]
+        assert (answering.alone, trial.alone) == (False, True)
+        assert answering.instance is not trial.instance
+        trial.release()
+        answering.release()
         await settled()
-        placed = [await task for task in tasks]
-        assert [one.alone for one in placed if one is not trial] == [False, False]
-        for one in placed:
-            one.release()
+        assert made.load == 0
+
+
+@virtual
+async def test_few_are_tried_alone_when_one_is_guilty() -> None:
+    """Each trial takes time, and the cause is known."""
+    async with desk(4) as (made, group):
+        tasks = [suspect(made, group, f"s{number}") for number in range(MAX_KEPT + 3)]
+        await gathered()
+        (trial,) = [await task for task in tasks if task.done()]
+        trial.guilty = True
+        trial.release()
+        await gathered()
+        placed = [await task for task in tasks if task.done()]
+        assert sum(not one.alone for one in placed if one is not trial) == 2
+        assert made.waiting == MAX_KEPT - 1
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            for task in tasks:
+                if task.done():
+                    task.result().release()
+        assert all(task.done() for task in tasks)
         assert made.load == 0
 
 

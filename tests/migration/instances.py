@@ -209,6 +209,7 @@ class Air:
         self.acquitted = 0
         self.guilty: list[str] = []
         self.alone: list[bool] = []  # of each acquire
+        self.acquits = False  # whether each suspect gets an ordinary place
         self.made.append(self)
         self.too_longs = 0
         self._columns = columns
@@ -265,7 +266,7 @@ class Air:
             there = [one for one in self.instances if one.instance_id not in tried]
             free = next((one for one in there if one.instance_id not in self.busy), None)
             if free is not None:
-                self.charged = Charge(self, free, alone)
+                self.charged = Charge(self, free, alone and not self.acquits)
                 return self.charged
             self.waiting += 1
             if not self.patient:

@@ -189,3 +189,51 @@ async def test_behind_a_failed_link_it_returns_when_the_others_have_gone(words: 
     air.last.tokens(1, 0, finish="eos")
     await air.settle()
     assert air.client.answer == "a"
+
+
+@virtual
+async def test_the_second_worker_ends_it_also_beside_streams_that_stayed(words: Any) -> None:
+    """It is not convicted: another stream may have been the cause."""
+    air = words.Air()
+    send = await air.start()
+    for number in (1, 2):
+        air.crashes[number] = f"crash {number}"
+        if number == 2:
+            air.charged.shared = True
+        send.accept()
+        send.lose()
+        await air.settle()
+        send = air.sends[-1]
+    assert air.error.code == "engine_failed"
+    assert str(air.error) == "crash 2; it is the second worker that ended with this request"
+    assert (air.guilty, len(air.sends)) == ([], 2)
+
+
+@virtual
+async def test_one_like_a_suspect_has_one_worker_left(words: Any) -> None:
+    air = words.Air(suspect=True)
+    send = await air.start()
+    air.charged.shared = True
+    air.crashes[1] = "exit code 1"
+    send.accept()
+    send.lose()
+    await air.settle()
+    assert air.error.code == "engine_failed"
+    assert len(air.sends) == 1
+
+
+@virtual
+async def test_a_crash_for_which_another_was_convicted_does_not_count(words: Any) -> None:
+    air = words.Air(5)
+    send = await air.start()
+    air.acquits = True  # another request is convicted while this one waits for its trial
+    for number in (1, 2, 3):
+        air.crashes[number] = f"crash {number}"
+        send.accept()
+        send.lose()
+        await air.settle()
+        send = air.sends[-1]
+    assert air.alone == [False, True, True, True]
+    send.tokens(1, 0, finish="eos")
+    await air.settle()
+    assert air.client.answer == "a"
