@@ -313,7 +313,7 @@ class InFlightRequest:
     @property
     def can_move(self) -> bool:
         """Whether another instance would get the request, if this one failed now; a suspect always leaves."""
-        return self._suspect or self._verdict("", retry=False).again
+        return self._trial.suspect or self._verdict("", retry=False).again
 
     def expire(self, limits: Limits) -> None:
         """Check the request's clocks; the attempt breaks (and the request may move) when one has passed.

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from dynamod.actor import System
 from dynamod.control.commands import Commands, UnknownName
 from dynamod.daemon.attached import AttachedGraph
+from dynamod.daemon.names import graph_name
 from dynamod.daemon.node import Node
 from dynamod.daemon.phases import Phases
-from dynamod.daemon.names import graph_name
 from dynamod.daemon.process import ProcessFacts
 from dynamod.discovery.memory import RegistryStatistics
 from dynamod.graph.graph import Graph
