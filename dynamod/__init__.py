@@ -3,4 +3,4 @@
 The packages (one folder each, with a README) and who may import whom are in README.md.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

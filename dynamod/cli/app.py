@@ -219,7 +219,7 @@ def stop(
     output: Output = Form.TEXT,
 ) -> None:
     """Stop a graph, or the daemon with everything."""
-    _ask("stop", socket, output, change=True, graph=graph, timeout=timeout)
+    _ask("stop", socket, output, change=True, any_release=True, graph=graph, timeout=timeout)
 
 
 app.command(epilog=examples("dynamo doctor", "dynamo doctor --port 9000 --output json"))(doctor.doctor)
@@ -276,13 +276,23 @@ def env(output: Output = Form.TEXT) -> None:
 
 
 def _ask(
-    command: str, socket: str | None, output: Form, path: str = "", *, change: bool = False, **arguments: Any
+    command: str,
+    socket: str | None,
+    output: Form,
+    path: str = "",
+    *,
+    change: bool = False,
+    any_release: bool = False,
+    **arguments: Any,
 ) -> Any:
-    """Print what the daemon answers, and return it; `path`: where, if not at the command's own."""
+    """Print what the daemon answers, and return it.
+
+    `path`: where, if not at the command's own. `any_release`: also of a daemon with another protocol.
+    """
     from .client import Control
     from .show import show
 
-    control = Control(socket)
+    control = Control(socket, any_release=any_release)
     answer = (control.post if change else control.get)(path or command, **arguments)
     show(command, answer, output)
     return answer

@@ -23,7 +23,9 @@ from dynamod.discovery.view import disagree
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Hello, Snapshot, Watch, Welcome
+from dynamod.message.protocol import PROTOCOL
 from dynamod.runtime.paths import choose_socket, link_path, socket_candidates
+from dynamod.runtime.release import check_release
 from dynamod.transport.channel import Channel
 from dynamod.transport.nats.settings import NatsSettings
 
@@ -60,6 +62,12 @@ async def examine(explicit: str | None, ports: Sequence[int], environ: Mapping[s
     """All checks, one after the other, each within seconds."""
     yield limits()
     yield place(explicit)
+    for candidate in socket_candidates(explicit):
+        try:
+            check_release(candidate)
+        except UserError as error:
+            yield Finding("daemon", "fail", str(error), error.hint)
+            return
     known = await running(explicit)
     yield daemon(known)
     for port in ports:
@@ -320,7 +328,11 @@ async def _ask(path: str) -> Known:
     messages: asyncio.Queue[FromNode | None] = asyncio.Queue()
     channel = Channel(messages.put_nowait, closed=lambda: messages.put_nowait(None))
     await asyncio.get_running_loop().create_unix_connection(lambda: channel, path)
-    for message in (Hello("doctor", os.getpid(), version=__version__), Watch(1, CARDS), Watch(2, INSTANCES)):
+    for message in (
+        Hello("doctor", os.getpid(), version=__version__, protocol=PROTOCOL),
+        Watch(1, CARDS),
+        Watch(2, INSTANCES),
+    ):
         channel.send(message)
     snapshots, welcome = dict[int, dict[str, bytes]](), Welcome(0, "")
     try:

@@ -13,6 +13,7 @@ from dynamod.message.control import patience
 from dynamod.message.errors import UserError
 from dynamod.runtime.owned import check_socket
 from dynamod.runtime.paths import socket_candidates
+from dynamod.runtime.release import check_release
 
 TIMEOUT = 5.0
 
@@ -29,10 +30,13 @@ class _Unix(HTTPConnection):
 
 
 class Control:
-    """A running daemon. Tries every usual place of the socket; `explicit` or DYNAMOD_SOCKET names it."""
+    """A running daemon. Tries every usual place of the socket; `explicit` or DYNAMOD_SOCKET names it.
 
-    def __init__(self, explicit: str | None = None) -> None:
-        self._explicit = explicit
+    `any_release`: also one of another protocol, as `dynamo stop` has to reach it.
+    """
+
+    def __init__(self, explicit: str | None = None, *, any_release: bool = False) -> None:
+        self._explicit, self._any_release = explicit, any_release
 
     def get(self, path: str, **query: Any) -> Any:
         """Read something. Raises UserError with the daemon's own words, or when none runs."""
@@ -81,6 +85,8 @@ class Control:
             connection = _Unix(candidate, TIMEOUT)
             try:
                 connection.connect()
+                if not self._any_release:
+                    check_release(candidate)
                 return connection
             except PermissionError:
                 raise UserError(f"you may not use the daemon at {candidate}", "join its group, or use sudo") from None

@@ -20,6 +20,7 @@ from dynamod.graph.graph import ON_DEMAND, PROCESSOR, Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Ended, FromNode, Hello, Output, Refused, Report, Welcome
+from dynamod.message.protocol import PROTOCOL
 from dynamod.observe.backlog import Backlog
 from dynamod.observe.memory import replacing
 from dynamod.observe.progress import ProgressLine
@@ -111,7 +112,7 @@ class _Foreground:
         """Live; returns the exit code."""
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._link = link = LinkRegistry(
-            Hello(self._request.title, os.getpid(), version=__version__, kind="session"),
+            Hello(self._request.title, os.getpid(), version=__version__, kind="session", protocol=PROTOCOL),
             self._connect,
             take=self._take,
             handler=self._answer,

@@ -1,8 +1,6 @@
 """`dynamod`: the daemon as a service. A file names the graphs; those handed over later come back after a restart."""
 
 import argparse
-import contextlib
-import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -63,6 +61,7 @@ def run(argv: Sequence[str]) -> int:
     if settings.get("log_level") and not flags.verbose and not os.environ.get("DYN_LOG"):
         os.environ["DYN_LOG"] = str(settings["log_level"])
     configure_logs(flags.verbose)
+    from dynamod.cli.kept import KeptGraphs
     from dynamod.daemon.reload import reloader
     from dynamod.runtime.paths import choose_socket
 
@@ -72,13 +71,13 @@ def run(argv: Sequence[str]) -> int:
     path = choose_socket(flags.socket or settings.get("socket")).absolute()
     if flags.ephemeral:
         return boot(Options(path, ephemeral=True, grace=flags.timeout))
-    state = state_file(flags.state_dir)
+    kept = KeptGraphs(state_file(flags.state_dir))
     file = flags.config or CONFIG
-    wanted = _configured(settings, file) + _kept(state)
+    wanted = _configured(settings, file) + kept.read()
     log.info("dynamod %s, control socket %s, %d graphs", __version__, path, len(wanted))
 
     def prepare(node: "Node") -> None:
-        node.graphs_changed = partial(keep, state, node)
+        kept.follow(node)
         node.reload = partial(reloader(lambda: _configured(read_settings(flags.config), file)), node)
 
     return boot(Options(path, wanted, prepare=prepare, grace=flags.timeout))
@@ -118,22 +117,6 @@ def state_file(folder: str | None) -> Path | None:
     return Path(chosen) / "graphs.json" if chosen else None
 
 
-def keep(file: Path | None, node: "Node") -> None:
-    """Write down the graphs that were handed over, so that they come back; also those that cannot start now."""
-    if file is None:
-        return
-    graphs = [{"name": runner.name, "graph": runner.graph.to_dict()} for runner in node.graphs.values() if runner.kept]
-    graphs += [{"name": name, "graph": kept.graph.to_dict()} for name, kept in node.failed.items()]
-    text = json.dumps(graphs)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = file.with_suffix(".new")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(file)
-    except OSError as error:
-        log.error("cannot keep the list of graphs in %s: %s", file, error.strerror)
-
-
 def _configured(settings: dict[str, Any], file: str) -> "list[Wanted]":
     from dynamod.daemon.names import check_name
     from dynamod.daemon.reload import Wanted
@@ -160,20 +143,3 @@ def _configured(settings: dict[str, Any], file: str) -> "list[Wanted]":
             raise UserError(f"{file}: graphs[{number}].name: a second graph '{one.called}'", "give each a name")
         wanted.append(one)
     return wanted
-
-
-def _kept(file: Path | None) -> "list[Wanted]":
-    from dynamod.daemon.reload import Wanted
-    from dynamod.graph.graph import Graph
-
-    if file is None or not file.is_file():
-        return []
-    try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-        return [Wanted(Graph.from_dict(entry["graph"]), entry["name"], kept=True) for entry in entries]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        aside = file.with_suffix(".broken")  # the next change would write over it
-        with contextlib.suppress(OSError):
-            file.replace(aside)
-        log.error("%s cannot be read and is now %s: %r", file, aside, error)
-        return []

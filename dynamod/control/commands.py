@@ -82,6 +82,7 @@ class Commands:
             problems.of_models({process.name: answer for process, answer in answers.items()}),
             problems.of_logs(node.log_store),
             problems.of_cluster(cluster),
+            problems.of_kept(node.kept_trouble),
         )
         graphs: list[dict[str, Any]] = [_status(runner) for runner in node.graphs.values()]
         graphs += [{"name": name, "ready": False, "error": kept.why} for name, kept in node.failed.items()]

@@ -48,6 +48,12 @@ def of_logs(store: LogStore) -> Iterator[Problem]:
         yield Problem(f"log files in {store.folder} cannot be written: {store.failure}", "make room, or correct rights")
 
 
+def of_kept(trouble: str) -> Iterator[Problem]:
+    """A file of handed-over graphs that cannot be used."""
+    if trouble:
+        yield Problem(trouble, "move the file away or install the release that wrote it, then restart the daemon")
+
+
 def of_cluster(facts: Mapping[str, Any] | None) -> Iterator[Problem]:
     """A cluster that the node has lost, by Node.cluster_facts()."""
     if facts is None:

@@ -32,6 +32,7 @@ from dynamod.message.node import (
     Watch,
     Welcome,
 )
+from dynamod.message.protocol import PROTOCOL
 from dynamod.runtime.liveness import Clocks, Verdict
 from dynamod.transport.channel import Channel
 from dynamod.transport.unix import Listener
@@ -150,8 +151,11 @@ class Connection:
         if server.closing() and hello.kind != "component":
             self.channel.close()  # it asks the next daemon; here it would be told to stop
             return
-        if hello.version != __version__:
-            text = f"the daemon (process {os.getpid()}) is dynamod {__version__}, {hello.process} is {hello.version}"
+        if hello.protocol != PROTOCOL:
+            text = (
+                f"the daemon (process {os.getpid()}) is dynamod {__version__} with protocol {PROTOCOL}, "
+                f"{hello.process} is dynamod {hello.version} with protocol {hello.protocol}"
+            )
             self.detail = f"{text}; install {origin()} where its interpreter is"
             self.channel.send(Refused(text, "stop the daemon with dynamo stop, or choose another --socket"))
             self.channel.close()
@@ -173,7 +177,9 @@ class Connection:
             self.heartbeats.beat(
                 Heartbeat()
             )  # it may hang before it sends one; a file may take its time until it serves
-        self.channel.send(Welcome(self.lease, server.node, __version__, dict(server.cluster), os.getpid(), self.name))
+        self.channel.send(
+            Welcome(self.lease, server.node, __version__, dict(server.cluster), os.getpid(), self.name, PROTOCOL)
+        )
         server.changed()
 
     def _peer(self) -> int:

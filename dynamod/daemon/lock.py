@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 from dynamod.message.errors import UserError
+from dynamod.runtime import release
 from dynamod.runtime.owned import open_own
 from dynamod.runtime.paths import lock_path
+from dynamod.runtime.release import lock_text
 
 
 class NodeLock:
@@ -31,7 +33,7 @@ class NodeLock:
             os.close(file)
             return False
         os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(file, lock_text(os.getpid()).encode(), 0)
         self._file = file
         return True
 
@@ -54,10 +56,8 @@ class NodeLock:
 
     def holder(self) -> int:
         """Pid of the process that holds the node now, 0 when unknown."""
-        try:
-            return int(lock_path(self.socket).read_text().strip() or 0)
-        except (OSError, ValueError):
-            return 0
+        found = release.holder(self.socket)
+        return found.pid if found is not None else 0
 
     def leave(self) -> None:
         """Let another process hold the node. The lock file stays: removing it would race with who takes it next."""

@@ -80,6 +80,7 @@ class Node(Actor):
         self.files: dict[str, AttachedGraph] = {}
         self.sessions: set[Session] = set()
         self.failed: dict[str, Kept] = {}  # handed over before this start, and could not start again
+        self.kept_trouble = ""  # why the file of handed-over graphs cannot be used
         self.graphs_changed: Callable[[], None] = lambda: None  # a graph has come or gone
         self.reload: Callable[[float], Awaitable[None]] | None = None  # reads the daemon's own file again
         self.registry = MemoryRegistry(system.random)

@@ -17,6 +17,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     """First message of a process. `lease`: the id it held before, kept when still free; 0 asks for a new one.
 
     `patience`: seconds without a heartbeat after which the process counts as unresponsive; 0 is the daemon's setting.
+    `protocol`: of the sender; releases before 0.2.0 do not say it.
     """
 
     process: str
@@ -25,6 +26,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     version: str = ""
     kind: Kind = "component"
     patience: float = 0.0
+    protocol: int = 1
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag="put"):
@@ -107,7 +109,7 @@ ToNode = Hello | Put | Delete | Watch | State | Heartbeat | Output | Ask | Answe
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
     """Answer to `Hello`. `cluster`: variables that say how other nodes are reached; empty when the node is alone.
 
-    `process`: what the node calls the sender. `pid`: the daemon's.
+    `process`: what the node calls the sender. `pid`, `protocol`: the daemon's.
     """
 
     lease: int
@@ -116,6 +118,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
     cluster: dict[str, str] = {}
     pid: int = 0
     process: str = ""
+    protocol: int = 1
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):

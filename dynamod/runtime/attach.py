@@ -16,6 +16,7 @@ from dynamod.transport.channel import Channel
 
 from .owned import check_socket
 from .paths import link_path
+from .release import check_release
 
 UP = 20.0
 """Seconds for a daemon that was started to answer."""
@@ -38,6 +39,11 @@ def connect(path: Path) -> socket.socket | None:
         if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTSOCK):
             return None
         raise UserError(f"cannot reach the daemon at {path}: {error.strerror}", "see dynamo doctor") from None
+    try:
+        check_release(path)
+    except UserError:
+        sock.close()
+        raise
     sock.setblocking(False)
     return sock
 

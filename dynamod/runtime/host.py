@@ -21,6 +21,7 @@ from dynamod.actor import Actor, Crashed, Reason, System, Terminated
 from dynamod.discovery.link import LinkRegistry
 from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Hello, Refused, State
+from dynamod.message.protocol import PROTOCOL
 
 from .components import component_class
 from .context import ComponentContext, ProcessContext
@@ -48,7 +49,7 @@ class Host(Actor):
         system = self.context.system
 
         registry = LinkRegistry(
-            Hello(self._plan.name, os.getpid(), version=__version__),
+            Hello(self._plan.name, os.getpid(), version=__version__, protocol=PROTOCOL),
             lambda make: asyncio.get_running_loop().create_unix_connection(make, sock=self._sock),
             handler=self._answer,
             take=self._take,

@@ -19,6 +19,7 @@ from dynamod.discovery.link import LinkRegistry
 from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Heartbeat, Hello, Refused, State, Welcome
+from dynamod.message.protocol import PROTOCOL
 from dynamod.runtime.attach import reach
 from dynamod.runtime.context import ProcessContext
 from dynamod.runtime.liveness import HEARTBEAT, clocks_of
@@ -149,7 +150,9 @@ class Connection:
         await system.ready(system.start("root", lambda: self._root, restart="temporary"), timeout=5)
         folder = RunFolder(path)
         stack.callback(folder.remove)
-        hello = Hello(script_name(), os.getpid(), version=__version__, kind="file", patience=patience)
+        hello = Hello(
+            script_name(), os.getpid(), version=__version__, kind="file", patience=patience, protocol=PROTOCOL
+        )
 
         registry = LinkRegistry(
             hello,

@@ -17,6 +17,7 @@ from dynamod.daemon.heartbeat import LOOK, HeartbeatMonitor
 from dynamod.daemon.link import Connection, LinkServer
 from dynamod.message.errors import DynamodError
 from dynamod.message.node import Heartbeat, Hello
+from dynamod.message.protocol import PROTOCOL
 from dynamod.runtime.liveness import HEARTBEAT as BEAT
 from dynamod.runtime.liveness import Clocks, Verdict
 from dynamod.transport.base import Spawn
@@ -167,7 +168,7 @@ class Link:
     def _greet(self, lease: int) -> None:
         process = self._process
         self._daemon.leases_of.processes[lease] = self._registry
-        self.channel.send(Hello(process.name, process.pid, lease, __version__))
+        self.channel.send(Hello(process.name, process.pid, lease, __version__, protocol=PROTOCOL))
         self._beat()
 
     def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> Any:

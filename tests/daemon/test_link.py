@@ -16,6 +16,7 @@ from dynamod.daemon.link import LinkServer
 from dynamod.discovery.keys import exited_key, quarantine_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.node import Hello, Kind
+from dynamod.message.protocol import PROTOCOL
 from dynamod.runtime.liveness import Clocks
 from dynamod.transport.channel import Channel
 
@@ -32,7 +33,8 @@ async def test_a_process_that_hangs_before_its_first_heartbeat(tmp_path: Path, k
         heard: list[Any] = []
         channel = Channel(heard.append)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=below)
-        channel.send(Hello("agg/Worker.0", os.getpid(), version=__version__, kind=kind))
+        # Process id 0: this process, which runs the test, works, and a process that works is not stuck.
+        channel.send(Hello("agg/Worker.0", 0, version=__version__, kind=kind, protocol=PROTOCOL))
         async with asyncio.timeout(5):
             while not heard:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
@@ -57,7 +59,7 @@ async def test_a_file_that_comes_back_under_its_lease_has_not_ended(tmp_path: Pa
             channel = Channel(messages.append)
             made = functools.partial(lambda channel: channel, channel)
             await asyncio.get_running_loop().create_unix_connection(made, str(tmp_path / "link"))
-            channel.send(Hello("file", os.getpid(), version=__version__, kind="file", lease=lease))
+            channel.send(Hello("file", os.getpid(), version=__version__, kind="file", lease=lease, protocol=PROTOCOL))
             async with asyncio.timeout(5):
                 while not messages:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)

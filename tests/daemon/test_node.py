@@ -16,6 +16,7 @@ from dynamod.daemon.lock import NodeLock
 from dynamod.daemon.node import Node
 from dynamod.message.control import Ping
 from dynamod.message.node import Hello, Welcome
+from dynamod.message.protocol import PROTOCOL
 from dynamod.runtime.attach import reach
 from dynamod.runtime.paths import link_path
 from dynamod.transport.channel import Channel
@@ -85,7 +86,7 @@ class File:
         self.channel = Channel(self.heard.append, closed=self.closed.set)
 
     def greet(self) -> None:
-        self.channel.send(Hello("file", os.getpid(), version=__version__, kind="file"))
+        self.channel.send(Hello("file", os.getpid(), version=__version__, kind="file", protocol=PROTOCOL))
 
 
 async def test_a_daemon_that_ends_with_its_last_client_takes_no_other(

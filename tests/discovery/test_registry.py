@@ -20,6 +20,7 @@ from dynamod.discovery.view import View
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.node import Hello, Refused
+from dynamod.message.protocol import PROTOCOL
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ class House:
         await asyncio.get_running_loop().create_unix_connection(make, str(self.path))  # type: ignore[arg-type]
 
     async def join(self, name: str, **kwargs: object) -> LinkRegistry:
-        hello = Hello(name, 1, version=__version__)
+        hello = Hello(name, 1, version=__version__, protocol=PROTOCOL)
         link = LinkRegistry(hello, self.connect, keeps=True, **kwargs)  # type: ignore[arg-type]
         ref = self.system.start(name, lambda: link, restart="temporary")
         await self.system.ready(ref, timeout=5)
@@ -233,7 +234,7 @@ async def test_a_process_of_another_version_is_refused_in_one_line(tmp_path: Pat
         await until(lambda: said)
         (refused,) = said
         assert isinstance(refused, Refused)
-        assert refused.error.endswith(f"is dynamod {__version__}, old is 0.0.1")
+        assert refused.error.endswith("old is dynamod 0.0.1 with protocol 1")
         await until(lambda: not house.server.connections)
         assert link.lease == 0
 

@@ -207,14 +207,14 @@ class Machine:
 
     def find_daemons(self) -> set[Pid]:
         """The processes that hold nodes of this machine now, as the node locks say."""
-        numbers = [lock.read_text().strip() for lock in self.folder.rglob("*.lock")]
+        numbers = [lock.read_text().partition("\n")[0] for lock in self.folder.rglob("*.lock")]
         found = {daemon for number in numbers if number and (daemon := Pid.of(int(number))) is not None}
         self.daemons |= found
         return found
 
     def daemon(self) -> Pid:
         """The process that holds the node at the usual socket."""
-        number = until(lambda: int(self.socket.with_name("d.sock.lock").read_text() or 0))
+        number = until(lambda: int(self.socket.with_name("d.sock.lock").read_text().partition("\n")[0] or 0))
         daemon = Pid.of(number)
         assert daemon is not None
         return daemon

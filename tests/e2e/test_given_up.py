@@ -144,4 +144,4 @@ def test_a_graph_of_the_callers_folder_is_handed_over_and_comes_back(machine: An
     machine.until(lambda: machine.raw_status() == daemon.pid)
     row = machine.until(lambda: [row for row in machine.ps("Front") if row["state"] == "Fatal"])[0]
     assert "mine" in row["last_error"]
-    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())] == ["mine"]
+    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())["graphs"]] == ["mine"]

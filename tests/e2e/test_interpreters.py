@@ -69,9 +69,9 @@ def test_dynamo_run_with_an_interpreter_that_becomes_another_version(machine: An
     row = machine.row("Worker")
     assert program(row) == str(python)
     [paths] = python.parents[1].glob("lib/*/site-packages/others.pth")
-    paths.write_text(f"{paths.read_text()}import dynamod; dynamod.__version__ = '0.0.9'\n")
+    paths.write_text(f"{paths.read_text()}import dynamod.message.protocol as p; p.PROTOCOL = 1\n")
     os.kill(row["pid"], signal.SIGKILL)
-    said = f"is 0.0.9; install {ROOT} where its interpreter is"
+    said = f"with protocol 1; install {ROOT} where its interpreter is"
     machine.until(lambda: said in machine.row("Worker")["last_error"])
     assert f"is dynamod {__version__}" in machine.row("Worker")["last_error"]
 

@@ -50,7 +50,7 @@ def test_graphs_are_handed_over_and_come_back(machine: Any) -> None:
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     machine.until(lambda: all(machine.serves(url) for url in urls))
     daemon.tree()
-    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())] == ["a", "b"]
+    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())["graphs"]] == ["a", "b"]
 
     stopped = machine.run("dynamo", "stop", "b")
     assert stopped.code == 0, stopped.err
@@ -60,7 +60,7 @@ def test_graphs_are_handed_over_and_come_back(machine: Any) -> None:
 
     assert daemon.end(signal.SIGTERM).code == 0
     assert machine.free(urls[0])
-    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())] == ["a"]
+    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())["graphs"]] == ["a"]
 
     daemon = machine.start("dynamod", *words)
     machine.until(lambda: machine.raw_status() == daemon.pid)
@@ -89,7 +89,7 @@ def test_graphs_are_handed_over_and_come_back(machine: Any) -> None:
     # it is not forgotten when others change, and a reload tries it again
     other = machine.run("dynamo", "serve", *ECHO, "--detach", "--name", "other", "--port", 0)
     assert other.code == 0, other.err
-    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())] == ["other", "a"]
+    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())["graphs"]] == ["other", "a"]
     stranger.end()
     daemon.send(signal.SIGHUP)
     machine.until(lambda: names(machine) == ["own", "other", "a"])
@@ -104,7 +104,7 @@ def test_graphs_are_handed_over_and_come_back(machine: Any) -> None:
     machine.until(lambda: machine.raw_status() == daemon.pid)
     assert machine.run("dynamo", "stop", "a").code == 0
     assert names(machine) == ["own", "other"]
-    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())] == ["other"]
+    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())["graphs"]] == ["other"]
     daemon.tree()
 
 

@@ -4,19 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.cli.service import _configured, _kept, read_settings
+from dynamod.cli.kept import KeptGraphs
+from dynamod.cli.service import _configured, read_settings
 from dynamod.message.errors import UserError
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"name": "a"}]', '[{"name": "a", "graph": 3}]'])
+@pytest.mark.parametrize("text", ["{", "{}", '{"protocol": "x", "graphs": []}', "[1]", '[{"name": "a"}]', '[{"name": "a", "graph": 3}]'])
 def test_a_broken_list_of_graphs_is_put_aside(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "graphs.json"
     file.write_text(text)
-    assert _kept(file) == []
-    if text != "{}":  # nothing to lose
-        assert (tmp_path / "graphs.broken").read_text() == text
-        assert not file.exists()
-        assert "graphs.broken" in caplog.text
+    kept = KeptGraphs(file)
+    assert kept.read() == []
+    assert (tmp_path / "graphs.broken").read_text() == text
+    assert not file.exists()
+    assert "graphs.broken" in caplog.text
+    assert "graphs.broken" in kept.trouble
 
 
 GRAPH = "target: 'graphs.agg:Frontend', config: configs/agg.yaml"

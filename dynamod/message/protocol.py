@@ -1,0 +1,8 @@
+"""The number of what daemons, commands, processes and kept files of dynamod say to each other.
+
+Releases with one number work together. A change that an older release would misread raises the number, and the reader
+migrates what the number before has written. Fields that older releases can skip do not raise it.
+"""
+
+PROTOCOL = 2
+"""1: releases before 0.2.0, which do not say it."""
