@@ -116,7 +116,7 @@ def test_a_line_at_which_the_process_dies_is_not_asked_a_third_time(machine: Any
     uploaded = client.files.create(file=("in.jsonl", "\n".join(rows).encode()), purpose="batch")
     batch = client.batches.create(input_file_id=uploaded.id, endpoint=CHAT, completion_window="24h")
     for deaths in (1, 2):
-        machine.until(lambda: begun(folder).get(2) == deaths, seconds=60)
+        machine.until(lambda deaths=deaths: begun(folder).get(2) == deaths, seconds=60)
         os.kill(machine.row("Frontend")["pid"], signal.SIGKILL)
         assert begun(folder)[2] == deaths
 

@@ -1,8 +1,8 @@
 """Files and batches in a folder, which several frontends may share.
 
 `files/ID.data` holds bytes, `files/ID.json` says what they are and is written last: without it nobody sees them.
-`batches/ID.json` and `batches/ID.begun` are written by the holder of `batches/ID.lock`; `batches/ID.cancel` asks for the
-end of a batch.
+`batches/ID.json` and `batches/ID.begun` are written by the holder of `batches/ID.lock`; `batches/ID.cancel` asks for
+the end of a batch.
 """
 
 import contextlib
