@@ -11,9 +11,9 @@ import msgspec
 from aiohttp import BodyPartReader, MultipartReader, web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from dynamod.http.body import SILENT
+from dynamod.http.body import BodyClock
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import TooSlow, UnsupportedMedia, json_response
+from dynamod.http.errors import UnsupportedMedia, json_response
 from dynamod.ingress.batches.records import DeletedFile, FileObject, FileRecord, file_id, gone
 from dynamod.ingress.batches.room import room_on_disk
 from dynamod.message.errors import BadRequest, NotFound, unsupported
@@ -80,7 +80,7 @@ class Upload(Endpoint):
         shown = False
         try:
             with room_on_disk(), store.create(part) as file:
-                given = await _parts(request, store, file)
+                given = await _parts(request, store, file, frontend.settings.body_min_rate)
                 size = file.tell()
                 await asyncio.to_thread(os.fsync, file.fileno())
             if given.get("purpose") != "batch":
@@ -101,11 +101,12 @@ class Upload(Endpoint):
         return json_response(made)
 
 
-async def _parts(request: web.BaseRequest, store: "Store", file: FileIO) -> dict[str, str]:
+async def _parts(request: web.BaseRequest, store: "Store", file: FileIO, rate: float) -> dict[str, str]:
     """The fields of a form; that of `file` is its name, its bytes go into `file`. Raises RequestError."""
     given: dict[str, str] = {}
     try:
-        async with asyncio.timeout(SILENT) as clock:
+        async with BodyClock(rate) as clock:
+            came = 0
             reader = await request.multipart()
             while (part := await reader.next()) is not None:
                 name = part.name if isinstance(part, BodyPartReader) else None
@@ -120,7 +121,8 @@ async def _parts(request: web.BaseRequest, store: "Store", file: FileIO) -> dict
                 given[name] = (part.filename or "upload.jsonl")[:NAME] if name == "file" else ""
                 end = 0  # of what is known to fit
                 while data := await part.read_chunk(PART):
-                    clock.reschedule(asyncio.get_running_loop().time() + SILENT)
+                    came += len(data)
+                    clock.came(came)
                     if name == "purpose":
                         given[name] += data.decode("utf-8", "replace")
                         if len(given[name]) > NAME:
@@ -130,8 +132,6 @@ async def _parts(request: web.BaseRequest, store: "Store", file: FileIO) -> dict
                         end = file.tell() + min(LOOK, store.check_room(len(data)))
                     while data:
                         data = data[file.write(data) or 0 :]
-    except TimeoutError:
-        raise TooSlow(f"nothing of the body has come for {SILENT:g} s") from None
     except BadHttpMessage as error:  # the headers of a part, where the name of the file stands
         text = f"`file`: a header of its part is not valid ({error.message})"
         raise BadRequest(" ".join(text.split())[:NAME], param="file") from None
