@@ -123,7 +123,8 @@ async def read_body(request: web.BaseRequest, limit: int, share: Share | None = 
     """The whole body. Raises TooLarge above `limit` bytes (before reading, when the length is announced), TooSlow,
     UnsupportedMedia, and Overloaded when its share of the budget cannot grow.
 
-    `rate`: see `BodyClock`. Compressed bodies are counted as they unpack. A client that leaves cancels this like everything else.
+    `rate`: see `BodyClock`. Compressed bodies are counted as they unpack. A client that leaves cancels this like
+    everything else.
     """
     encoding = request.headers.get("Content-Encoding", "identity")
     if encoding.strip().lower() not in ENCODINGS:
