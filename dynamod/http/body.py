@@ -14,6 +14,10 @@ from .errors import TooSlow, UnsupportedMedia
 
 SILENT = 60.0
 """Seconds without a byte of the body."""
+MIN_RATE = 1000.0
+"""Bytes per second that a body comes with at least, on average: slow links are faster."""
+GRACE = 60.0
+"""Seconds in which the size of a body does not count."""
 FREE = 65_536
 """Bytes of a body that count for no budget: small requests are served whatever large ones are on their way."""
 ENCODINGS = ("gzip", "deflate", "identity")
@@ -21,6 +25,45 @@ ENCODINGS = ("gzip", "deflate", "identity")
 _NOTABLE = 4 * 1024 * 1024
 """Bytes of a body after which memory is given back to the system."""
 _LATER = 1.0  # seconds until nobody holds the body any more
+
+
+class BodyClock:
+    """When a body has to have come: `SILENT` seconds after its last byte, and `GRACE` seconds plus its size by `rate`.
+
+    `rate`: bytes per second; 0: the size does not count. Context manager; raises TooSlow.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._begun = asyncio.get_running_loop().time()
+        self._timeout = asyncio.timeout(SILENT)
+        self._size = 0
+        self._slow = False  # the next end is that of the rate
+
+    def came(self, size: int) -> None:
+        """`size` bytes have come by now."""
+        self._size = size
+        silent = asyncio.get_running_loop().time() + SILENT
+        late = self._begun + GRACE + size / self._rate if self._rate else silent
+        self._slow = late < silent
+        self._timeout.reschedule(min(silent, late))
+
+    async def __aenter__(self) -> Self:
+        await self._timeout.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, value, traceback)
+        except TimeoutError:
+            text = f"nothing of the body has come for {SILENT:g} s"
+            if self._slow:
+                late = asyncio.get_running_loop().time() - self._begun
+                text = f"{self._size} bytes of the body have come in {late:.0f} s"
+                text = f"{text}; it must come with {self._rate:g} bytes per second on average (`body_min_rate`)"
+            raise TooSlow(text) from None
 
 
 class BodyBudget:
@@ -76,11 +119,12 @@ class Share:
             self._budget.give(self._size)
 
 
-async def read_body(request: web.BaseRequest, limit: int, share: Share | None = None) -> bytes:
+async def read_body(request: web.BaseRequest, limit: int, share: Share | None = None, rate: float = MIN_RATE) -> bytes:
     """The whole body. Raises TooLarge above `limit` bytes (before reading, when the length is announced), TooSlow,
     UnsupportedMedia, and Overloaded when its share of the budget cannot grow.
 
-    Compressed bodies are counted as they unpack. A client that leaves cancels this like everything else.
+    `rate`: see `BodyClock`. Compressed bodies are counted as they unpack. A client that leaves cancels this like
+    everything else.
     """
     encoding = request.headers.get("Content-Encoding", "identity")
     if encoding.strip().lower() not in ENCODINGS:
@@ -92,7 +136,7 @@ async def read_body(request: web.BaseRequest, limit: int, share: Share | None = 
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     content = request.content
     try:
-        async with asyncio.timeout(SILENT) as clock:
+        async with BodyClock(rate) as clock:
             first = await content.readany()
             if content.at_eof() and len(first) <= min(limit, FREE):
                 return first
@@ -100,7 +144,7 @@ async def read_body(request: web.BaseRequest, limit: int, share: Share | None = 
             while size <= limit:
                 if share is not None:
                     share.grow(size)
-                clock.reschedule(asyncio.get_running_loop().time() + SILENT)
+                clock.came(size)
                 part = await content.readany()
                 if not part:
                     return b"".join(parts)
@@ -108,8 +152,6 @@ async def read_body(request: web.BaseRequest, limit: int, share: Share | None = 
                 size += len(part)
     except RequestPayloadError as error:
         raise BadRequest("the body is cut short or not encoded as its headers say") from error
-    except TimeoutError:
-        raise TooSlow(f"nothing of the body has come for {SILENT:g} s") from None
     raise _too_large(limit)
 
 

@@ -28,6 +28,10 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     served_model_name: Annotated[str, Meta(description="accepted for old files; the worker names the model")] = ""
     endpoint: Annotated[str, Meta(description="accepted for old files, like dynamo.Processor.chat/completions")] = ""
     body_limit_mb: Annotated[float, Meta(gt=0, description="largest request body")] = 45.0
+    body_min_rate: Annotated[
+        float,
+        Meta(ge=0, description="bytes per second that a request's body comes with on average, after 60 s; 0: none"),
+    ] = 1000.0
     bodies_limit_mb: Annotated[
         float, Meta(gt=0, description="largest sum of the bodies in work; those below 64 kB do not count")
     ] = 512.0

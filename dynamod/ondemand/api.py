@@ -115,8 +115,9 @@ class Running(Endpoint):
         self._backend = backend
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
-        """The list."""
-        rows = [one for one in self._backend.keeper.reports() if one.state != "unloaded"]
+        """The list, of the models that the client's key may ask for."""
+        seen = {card.base for card in frontend.models(context).values()}
+        rows = [one for one in self._backend.keeper.reports() if one.state != "unloaded" and one.model in seen]
         return json_response(RunningModels(rows))
 
 

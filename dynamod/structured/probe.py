@@ -17,6 +17,8 @@ from .vocabulary import Vocabulary
 MANY = 300
 """Properties of one object from which on it is tried by itself: how many may come is found out when they may, which for
 a part of a schema would be in the middle of an answer."""
+STEPS = 256
+"""Bytes of an answer that are tried."""
 _BRACE = ord("{")
 
 
@@ -58,9 +60,32 @@ def whole_problem(grammar: Grammar) -> str:
     if found := matcher.get_error():
         reason = re.search(r"^error: (.+)$", found, re.MULTILINE) if grammar.kind == "regex" else None
         return found if reason is None else f"the regular expression is not valid: {reason[1]}"
-    matcher.compute_bitmask()
+    mask = matcher.compute_bitmask()
+    if grammar.kind not in ("json", "json_object"):
+        return _walk(matcher, mask)
     if grammar.kind == "json" and matcher.validate_tokens([_BRACE]):
         matcher.consume_token(_BRACE)  # all properties may come now
+    return matcher.get_error()
+
+
+def _walk(matcher: LLMatcher, mask: bytes) -> str:
+    """Why the beginning of an answer cannot be followed, empty when it can.
+
+    Some grammars compile, and are too much work at the first tokens: the first bytes that may come are tried, and one
+    byte again and again as long as it may come, which is where grammars with several readings grow.
+    """
+    last = -1
+    for _ in range(STEPS):
+        if found := matcher.get_error():
+            return found
+        if matcher.is_stopped():
+            break
+        allowed = [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
+        if not allowed:
+            break
+        last = last if last in allowed else max(allowed, key=lambda byte: (chr(byte).isalpha(), -byte))
+        matcher.consume_token(last)
+        mask = matcher.compute_bitmask()
     return matcher.get_error()
 
 

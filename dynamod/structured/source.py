@@ -52,6 +52,14 @@ def _whole(grammar: Grammar) -> str:
     return "\n".join((f"start: {first} {answer}", *rules))
 
 
+def _choice(texts: list[str]) -> str:
+    """One terminal of all texts: alternatives of a rule are items of the parser, which has room for 2,000."""
+    some = [json.dumps(text) for text in texts if text]
+    if not some:
+        return 'start: ""'
+    return f"start: CHOICE{'?' if len(some) < len(texts) else ''}\nCHOICE: {' | '.join(some)}"
+
+
 def _form(grammar: Grammar, fixed_spaces: bool) -> str:
     if grammar.kind == "json":
         schema = json.loads(grammar.text)
@@ -70,7 +78,7 @@ def _form(grammar: Grammar, fixed_spaces: bool) -> str:
     if grammar.kind == "regex":
         return LLMatcher.grammar_from_regex(grammar.text)
     if grammar.kind == "choice":
-        return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(grammar.text))))
+        return LLMatcher.grammar_from_lark(_choice(json.loads(grammar.text)))
     try:
         return grammar_from("grammar", grammar.text)
     except RecursionError:

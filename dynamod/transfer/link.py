@@ -6,6 +6,8 @@ from typing import cast
 
 from .frames import FRAME_LIMIT, Frame, FrameError, pack, unpack
 
+FIRST_BUFFER = 1024
+"""Bytes of the buffer before the first frame: a connection that says nothing costs no more."""
 DIRECT = 64 * 1024
 """From so many bytes on, a read straight into the block is cheaper than a copy."""
 
@@ -19,12 +21,14 @@ class Link(asyncio.BufferedProtocol, ABC):
     def __init__(self, buffer: int) -> None:
         self.transport: asyncio.Transport | None = None
         self.closed = False  # by us: what still comes is not looked at
-        self._buffer = memoryview(bytearray(buffer))
+        self._size = buffer
+        self._buffer = memoryview(bytearray(FIRST_BUFFER))
         self._start = self._stop = 0  # what is in the buffer and not looked at
         self._target: memoryview | None = None  # of the piece that comes now
         self._filled = 0
         self._direct = False
         self._held = False  # nothing is looked at until `resume`
+        self._framed = False  # a frame has come
 
     # For subclasses.
 
@@ -91,10 +95,15 @@ class Link(asyncio.BufferedProtocol, ABC):
         self._direct = target is not None and self._start == self._stop and len(target) - self._filled >= DIRECT
         if self._direct and target is not None:
             return target[self._filled :]
+        small = len(self._buffer) < self._size
         if self._start == self._stop:
             self._start = self._stop = 0
-        elif len(self._buffer) - self._stop <= FRAME_LIMIT:  # what is left over is the start of a frame
+            if small and self._framed:
+                self._buffer = memoryview(bytearray(self._size))
+        elif small or len(self._buffer) - self._stop <= FRAME_LIMIT:  # what is left over is the start of a frame
             rest = bytes(self._buffer[self._start : self._stop])
+            if small and (self._framed or 2 * len(rest) > len(self._buffer)):
+                self._buffer = memoryview(bytearray(self._size))
             self._buffer[: len(rest)] = rest
             self._start, self._stop = 0, len(rest)
         return self._buffer[self._stop :]
@@ -123,7 +132,7 @@ class Link(asyncio.BufferedProtocol, ABC):
             self.damaged(str(error))
         if self.closed:
             self._start = self._stop = 0
-        elif self._held and self._stop - self._start > len(self._buffer) // 2 and self.transport is not None:
+        elif self._held and self._stop - self._start > self._size // 2 and self.transport is not None:
             self.transport.pause_reading()  # not before: a connection that is paused does not see its end
 
     def _step(self) -> bool:
@@ -143,5 +152,6 @@ class Link(asyncio.BufferedProtocol, ABC):
             return False
         frame, size = found
         self._start += size
+        self._framed = True
         self.received(frame)
         return True

@@ -31,14 +31,36 @@ JOINED = 32 * 1024
 
 _BUFFER = 2 * FRAME_LIMIT
 """A reader says little."""
+MOST_CONNECTIONS = 1024
+"""Connections of all readers at a time: each takes a descriptor of the worker."""
+MOST_PER_PEER = 512
+"""Connections from one address at a time."""
+MOST_UNKNOWN_PER_PEER = 64
+"""Connections from one address that have named no session yet."""
+
+
+class Ends(set["SourceEnd"]):
+    """The connections that are there. `refused`: how many were ended at once since the last look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+
+    def admits(self, peer: str) -> bool:
+        """Whether one more connection from this address may stay."""
+        same = [end for end in self if end.peer == peer]
+        unknown = sum(end.unknown for end in same)
+        return len(self) < MOST_CONNECTIONS and len(same) < MOST_PER_PEER and unknown < MOST_UNKNOWN_PER_PEER
 
 
 class SourceEnd(Link):
     """A follower of a session. `ends`: where it is listed while the connection is there, for `beat`."""
 
-    def __init__(self, sessions: Sessions, ends: "set[SourceEnd]") -> None:
+    def __init__(self, sessions: Sessions, ends: Ends) -> None:
         super().__init__(_BUFFER)
         self._sessions, self._ends = sessions, ends
+        self.peer = ""  # the address of the reader; empty on a unix socket, which only this user reaches
+        self.unknown = True  # it has named no session
         self._session: Session | None = None
         self._next = 0  # index of the block that is sent, or of the first that is not there yet
         self._block: Stored | None = None  # that is sent now
@@ -115,6 +137,13 @@ class SourceEnd(Link):
 
     def opened(self) -> None:
         """Wait for the hello."""
+        if self.transport is not None:
+            name = self.transport.get_extra_info("peername")
+            self.peer = str(name[0]) if isinstance(name, tuple) else ""
+        if self.peer and not self._ends.admits(self.peer):
+            self._ends.refused += 1
+            self.abort()
+            return
         self._ends.add(self)
         if self.transport is not None:
             self.transport.set_write_buffer_limits(PIECE)
@@ -176,6 +205,7 @@ class SourceEnd(Link):
             self.over(error.kind, str(error))
             return
         self._session = session
+        self.unknown = False
         self._next = hello.first
         self.attached()
         self.send(Accept())

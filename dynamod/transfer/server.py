@@ -10,7 +10,7 @@ from typing import Any
 from dynamod.transport.base import Spawn
 
 from .names import backends
-from .sending import SourceEnd
+from .sending import Ends, SourceEnd
 from .sessions import Sessions
 
 log = logging.getLogger("dynamod.transfer")
@@ -26,7 +26,7 @@ class BlockServer:
         self._sessions, self._spawn, self._folder = sessions, spawn, folder
         self._addresses: dict[str, str] = {}
         self._closers: list[Callable[[], None]] = []
-        self._ends: set[SourceEnd] = set()
+        self._ends = Ends()
         self._task: Any = None  # sends signs of life
 
     async def start(self, host: str, port: int = 0) -> None:
@@ -76,3 +76,6 @@ class BlockServer:
             await asyncio.sleep(BEAT)
             for end in list(self._ends):
                 end.beat()
+            if refused := self._ends.refused:
+                self._ends.refused = 0
+                log.warning("connections to the port of block transfers refused=%d open=%d", refused, len(self._ends))

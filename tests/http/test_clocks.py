@@ -19,7 +19,7 @@ from tests.ports import listener
 
 
 async def take(context: RequestContext) -> web.Response:
-    return web.Response(body=await read_body(context.request, 1000))
+    return web.Response(body=await read_body(context.request, 5000))
 
 
 @asynccontextmanager
@@ -74,6 +74,30 @@ async def test_half_a_body_is_a_408_and_slow_ones_are_read(monkeypatch: pytest.M
             await asyncio.sleep(0.1)
             writer.write(bytes([byte]))
         assert (await closed(reader)).endswith(b"abcdef")
+        await end(writer)
+
+
+async def test_a_body_that_trickles_ends_and_one_over_a_slow_link_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "GRACE", 0.4)
+    head = b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\nConnection: close\r\n\r\n"
+    async with serve() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head)
+        answer = asyncio.ensure_future(reader.readuntil(b"}}"))
+        for _ in range(100):
+            writer.write(b"a")
+            if (await asyncio.wait([answer], timeout=0.05))[0]:
+                break
+        said = await answer
+        assert said.startswith(b"HTTP/1.1 408 ")
+        assert b"1000 bytes per second" in said
+        await end(writer)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head)
+        for _ in range(10):  # 3,000 bytes per second at most: longer than GRACE, and above the rate
+            writer.write(b"b" * 300)
+            await asyncio.sleep(0.1)
+        assert (await closed(reader)).endswith(b"b" * 300)
         await end(writer)
 
 

@@ -50,6 +50,29 @@ def test_what_compiles(compiler: Compiler, grammar: Grammar) -> None:
 
 
 @pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar("choice", json.dumps([f"answer {number}" for number in range(3000)])),
+        Grammar("choice", json.dumps(["", "a"])),
+        Grammar("choice", json.dumps(["x" * 5000, "y"])),
+    ],
+)
+def test_choices_may_be_many_and_long(compiler: Compiler, grammar: Grammar) -> None:
+    assert not compiler.verdict(grammar).error
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar("regex", "(a?){500}a{500}"),
+        Grammar("grammar", 'start: s\ns: s s s | s s | "a"\n'),
+    ],
+)
+def test_what_compiles_and_cannot_be_followed_is_refused(compiler: Compiler, grammar: Grammar) -> None:
+    assert compiler.verdict(grammar).error
+
+
+@pytest.mark.parametrize(
     ("grammar", "text", "place"),
     [
         (json_grammar({"type": "intger"}), "intger", ""),

@@ -224,3 +224,13 @@ def test_calls_in_place_of_a_form() -> None:
             assert matcher.may_end
     matcher = BYTES.matcher(Grammar(POINT.kind, POINT.text, calls="<tool_call>"))
     assert {bytes(PIECES[index])[:1] for index in allowed(matcher.mask())} == {b"{", b"<"}
+
+
+def test_each_of_many_choices_is_followed() -> None:
+    texts = [f"answer {number}" for number in range(3000)]
+    matcher = BYTES.matcher(Grammar("choice", json.dumps(texts)))
+    for index in b"answer 2999":
+        mask = matcher.mask()
+        assert mask[index >> 3] >> (index & 7) & 1
+        matcher.accept(index)
+    assert matcher.may_end

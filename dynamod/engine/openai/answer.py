@@ -9,7 +9,7 @@ from dynamod.message.errors import EngineFailed
 from dynamod.message.openai import REASONING_NAMES
 from dynamod.transport.base import Reply
 
-from .upstream import message_of
+from .upstream import Mask
 
 MAX_EVENT = 8 * 1024 * 1024
 """Bytes of one event: who sends more without an end of line sends no events."""
@@ -55,11 +55,11 @@ class Answer:
     Content is text, which the ingress counts and compares with stop strings as for every text engine. A chunk that says
     something else too (tool calls, reasoning, log probabilities) goes on as it came. Each chunk counts as a token, but
     for the last one that `limit` allows: the exact counts come with the usage, at the end. `finish`: the server's
-    reason, from which on only the usage is waited for.
+    reason, from which on only the usage is waited for. `mask`: hides the server's key.
     """
 
-    def __init__(self, reply: Reply, limit: int | None) -> None:
-        self._reply = reply
+    def __init__(self, reply: Reply, limit: int | None, mask: Mask | None = None) -> None:
+        self._reply, self._mask = reply, mask or Mask("")
         self._most = limit - 1 if limit is not None else None
         self._rest = b""
         self._usage = _Usage()
@@ -97,12 +97,14 @@ class Answer:
         try:
             chunk = _decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            start = data[:100].decode(errors="replace")
+            start = self._mask.quoted(data, 100)
             raise EngineFailed(
                 f"the server sent no OpenAI chunk ({error}): {start}", code="upstream_no_stream"
             ) from None
         if chunk.error:
-            raise EngineFailed(f"the server ended the answer: {message_of(chunk.error)}", code="upstream_failed")
+            raise EngineFailed(
+                f"the server ended the answer: {self._mask.message_of(chunk.error)}", code="upstream_failed"
+            )
         if chunk.usage is not None:
             self._usage = chunk.usage
         if chunk.choices:

@@ -84,7 +84,9 @@ class OpenAI(Engine[Chat]):
             reply.on_cancel(embedding.cancel)
             return
         body = lower(request, self._model)
-        stream = _Stream(Answer(reply, request.max_tokens), reply, self._now())
+        assert self._server is not None
+        mask = self._server.upstream.mask
+        stream = _Stream(Answer(reply, request.max_tokens, mask), reply, self._now())
         self._streams.add(stream)
         stream.task = task = self.spawn(self._serve(stream, request.kind, body), f"request {request.request_id}")
         task.add_done_callback(lambda _: self._streams.discard(stream))
@@ -144,9 +146,10 @@ class OpenAI(Engine[Chat]):
                     if not answer.over:
                         raise _cut(upstream.lost(error), answer) from None
         except Overloaded as error:  # nothing of the answer has been sent: another instance may take it
-            reply.failed("Overloaded", str(error), retry=True, code=error.code)
+            hidden = upstream.mask.error(error)
+            reply.failed("Overloaded", str(hidden), retry=True, code=hidden.code)
         except RequestError as error:
-            reply.raised(error)
+            reply.raised(upstream.mask.error(error))
         except Exception as error:
             log.exception("the stream of %s could not be read", upstream.url)
             reply.failed("EngineFailed", f"the server's answer could not be read: {type(error).__name__}")
@@ -154,10 +157,10 @@ class OpenAI(Engine[Chat]):
     async def _embed(self, reply: Reply, body: bytes, dimensions: int | None) -> None:
         """Vectors come in one piece. `dimensions`: numbers of each that were asked for."""
         assert self._server is not None
-        limit = self._arguments.first_timeout
+        limit, upstream = self._arguments.first_timeout, self._server.upstream
         try:
             async with asyncio.timeout(limit):
-                found, usage = await self._server.upstream.vectors(body)
+                found, usage = await upstream.vectors(body)
             if dimensions is not None and any(len(vector) != 4 * dimensions for vector in found):
                 text = f"the server's vectors do not have the {dimensions} numbers that were asked for"
                 raise EngineFailed(text, code="upstream_dimensions")
@@ -169,11 +172,12 @@ class OpenAI(Engine[Chat]):
         except TimeoutError:
             reply.raised(TimedOut(f"no vectors came from the server within {limit:g} s", code=SILENT))
         except Overloaded as error:  # another instance may take it
-            reply.failed("Overloaded", str(error), retry=True, code=error.code)
+            hidden = upstream.mask.error(error)
+            reply.failed("Overloaded", str(hidden), retry=True, code=hidden.code)
         except RequestError as error:
-            reply.raised(error)
+            reply.raised(upstream.mask.error(error))
         except Exception as error:
-            log.exception("the vectors of %s could not be read", self._server.upstream.url)
+            log.exception("the vectors of %s could not be read", upstream.url)
             reply.failed("EngineFailed", f"the server's vectors could not be read: {type(error).__name__}")
 
     async def _read(self, stream: _Stream, content: Any) -> None:

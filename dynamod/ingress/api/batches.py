@@ -12,6 +12,7 @@ from dynamod.http.body import check_json_type, read_body
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
 from dynamod.ingress.batches.records import ENDED, BatchObject, BatchRequest, new_batch
+from dynamod.ingress.batches.room import room_on_disk
 from dynamod.message.errors import BadRequest, RequestError, unsupported
 from dynamod.preprocess.parse import Parser
 
@@ -76,7 +77,8 @@ class CreateBatch(Endpoint):
             raise BadRequest(f"`input_file_id`: {found.id} was not uploaded for a batch", param="input_file_id")
         store.check_count()
         record = new_batch(asked, context.owner)
-        await asyncio.to_thread(store.add_batch, record)
+        with room_on_disk():
+            await asyncio.to_thread(store.add_batch, record)
         return json_response(record.batch)
 
 

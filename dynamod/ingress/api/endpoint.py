@@ -165,7 +165,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
         settings = frontend.settings
         with bound(x_request_id=context.id), frontend.bodies.share() as share:
             check_json_type(context.request.headers)
-            body = await read_body(context.request, settings.body_limit, share)
+            body = await read_body(context.request, settings.body_limit, share, settings.body_min_rate)
             return await self.take(frontend, context, body)
 
     async def take(self, frontend: Frontend, context: RequestContext, body: bytes) -> web.StreamResponse:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http_exceptions import BadHttpMessage
 
-from dynamod.http.body import SILENT
+from dynamod.http.body import BodyClock
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import TooSlow, UnsupportedMedia, json_response
+from dynamod.http.errors import UnsupportedMedia, json_response
 from dynamod.ingress.batches.records import DeletedFile, FileObject, FileRecord, file_id, gone
+from dynamod.ingress.batches.room import room_on_disk
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 
 from .endpoint import Endpoint, Frontend
@@ -75,9 +77,10 @@ class Upload(Endpoint):
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         name = file_id()
         part = store.upload(name)
+        shown = False
         try:
-            with store.create(part) as file:
-                given = await _parts(request, store, file)
+            with room_on_disk(), store.create(part) as file:
+                given = await _parts(request, store, file, frontend.settings.body_min_rate)
                 size = file.tell()
                 await asyncio.to_thread(os.fsync, file.fileno())
             if given.get("purpose") != "batch":
@@ -88,17 +91,22 @@ class Upload(Endpoint):
                 raise BadRequest("`file` must not be empty", param="file")
             made = FileObject(name, size, int(time.time()), given["file"], "batch")
             os.replace(part, store.data(name))
-            store.add(FileRecord(context.owner, time.time_ns(), made))
+            with room_on_disk():
+                store.add(FileRecord(context.owner, time.time_ns(), made))
+            shown = True
         finally:
             part.unlink(missing_ok=True)
+            if not shown:
+                store.data(name).unlink(missing_ok=True)
         return json_response(made)
 
 
-async def _parts(request: web.BaseRequest, store: "Store", file: FileIO) -> dict[str, str]:
+async def _parts(request: web.BaseRequest, store: "Store", file: FileIO, rate: float) -> dict[str, str]:
     """The fields of a form; that of `file` is its name, its bytes go into `file`. Raises RequestError."""
     given: dict[str, str] = {}
     try:
-        async with asyncio.timeout(SILENT) as clock:
+        async with BodyClock(rate) as clock:
+            came = 0
             reader = await request.multipart()
             while (part := await reader.next()) is not None:
                 name = part.name if isinstance(part, BodyPartReader) else None
@@ -108,10 +116,13 @@ async def _parts(request: web.BaseRequest, store: "Store", file: FileIO) -> dict
                     raise unsupported(name[:NAME], f"`{name[:NAME]}` is not served; the parts are `purpose` and `file`")
                 if name in given:
                     raise BadRequest(f"`{name}` is there twice", param=name)
+                if "\0" in (part.filename or ""):
+                    raise BadRequest("`file`: its name has a NUL character", param="file")
                 given[name] = (part.filename or "upload.jsonl")[:NAME] if name == "file" else ""
                 end = 0  # of what is known to fit
                 while data := await part.read_chunk(PART):
-                    clock.reschedule(asyncio.get_running_loop().time() + SILENT)
+                    came += len(data)
+                    clock.came(came)
                     if name == "purpose":
                         given[name] += data.decode("utf-8", "replace")
                         if len(given[name]) > NAME:
@@ -121,8 +132,9 @@ async def _parts(request: web.BaseRequest, store: "Store", file: FileIO) -> dict
                         end = file.tell() + min(LOOK, store.check_room(len(data)))
                     while data:
                         data = data[file.write(data) or 0 :]
-    except TimeoutError:
-        raise TooSlow(f"nothing of the body has come for {SILENT:g} s") from None
+    except BadHttpMessage as error:  # the headers of a part, where the name of the file stands
+        text = f"`file`: a header of its part is not valid ({error.message})"
+        raise BadRequest(" ".join(text.split())[:NAME], param="file") from None
     except (ValueError, AssertionError, web.RequestPayloadError) as error:
         raise BadRequest("the body is no multipart/form-data, or is cut short") from error
     return given

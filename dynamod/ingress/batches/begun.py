@@ -1,7 +1,7 @@
 """Which lines of a batch were begun, on disk: a line at which the process dies twice is not asked a third time.
 
 The file has a text line `+NUMBER` where a line of the batch is begun, and `-NUMBER` where work at it has stopped
-without an answer and without a death. Number 0 is the look at the whole input.
+without a death. Number 0 is the look at the whole input.
 """
 
 import re

@@ -21,6 +21,7 @@ from dynamod.ingress.own_folder import own_folder
 from dynamod.message.errors import NotFound, RequestError, TooLarge
 
 from .records import ENDED, BatchRecord, FileObject, FileRecord, gone
+from .room import StoreFull
 
 FILES, BATCHES = 10_000, 10_000
 """Most files and batches that are kept."""
@@ -28,14 +29,6 @@ ABANDONED = 3600.0
 """Seconds without a byte after which an upload has been given up."""
 T = TypeVar("T")
 _FILE, _BATCH = re.compile(r"file-[0-9a-f]{32}"), re.compile(r"batch_[0-9a-f]{32}")
-
-
-class StoreFull(RequestError):
-    """507: there are too many files or batches."""
-
-    status = 507
-    kind = "invalid_request_error"
-    code_default = "storage_full"
 
 
 class StoreInUse(RequestError):
@@ -208,12 +201,20 @@ class Store:
     def _write(path: Path, record: FileRecord | BatchRecord) -> None:
         """Whole, or not at all."""
         new = path.with_suffix(".new")
+        try:
+            Store._write_new(new, record)
+            os.replace(new, path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+
+    @staticmethod
+    def _write_new(new: Path, record: FileRecord | BatchRecord) -> None:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(handle, "wb") as file:
             file.write(msgspec.json.encode(record))
             file.flush()
             os.fsync(handle)
-        os.replace(new, path)
 
     @staticmethod
     def _read(folder: Path, form: re.Pattern[str], name: str, kind: type[T]) -> T | None:

@@ -34,13 +34,19 @@ class Misbehaving:
         self.headers: list[Any] = []
         self.open = self.posts = 0
         self.down = False  # /models fails
+        self.endless = False  # /models has no end
         self.app = web.Application()
         self.app.router.add_get("/v1/models", self.models)
         self.app.router.add_post("/v1/chat/completions", self.answer)
         self.app.router.add_post("/v1/completions", self.answer)
         self.app.router.add_post("/v1/embeddings", self.embed)
 
-    async def models(self, request: web.Request) -> web.Response:
+    async def models(self, request: web.Request) -> web.StreamResponse:
+        if self.endless:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            while True:  # until the client leaves
+                await response.write(b" " * 1_000_000)
         if self.down:
             return web.Response(status=503, text="down on purpose")
         if request.headers.get("Authorization") == "Bearer wrong-key":
@@ -60,12 +66,36 @@ class Misbehaving:
         data = f'{{"data": [{{"index": 0, "embedding": [{text}]}}], "usage": {{"prompt_tokens": 2}}}}'
         return web.Response(text=data, content_type="application/json")
 
+    def repeats(self, how: str, key: str) -> web.Response | None:
+        """Answers that have the request's key in them; None for another name."""
+        if how.startswith("redirects"):
+            return web.Response(status=int(how.split()[1]), headers={"Location": f"http://127.0.0.1:1/?{key}"})
+        if not how.startswith("repeats"):
+            return None
+        _, form, place = how.split()
+        said = "x" * int(place) + f" you sent {key}"
+        if form == "event":
+            return web.Response(text=f'data: {{"error": {json.dumps(said)}}}\n\n', content_type="text/event-stream")
+        if form == "none":
+            return web.Response(text=f"data: {said}\n\n", content_type="text/event-stream")
+        if form == "typed":
+            text = f"data: {json.dumps({'choices': said})}\n\n"
+            return web.Response(text=text, content_type="text/event-stream")
+        if form == "html":
+            return web.Response(text=f"<p>{said}", content_type="text/html")
+        if form == "plain":
+            return web.Response(text=said, status=500)
+        error = {"message": said, "param": key, "code": key}
+        return web.json_response({"error": error}, status=int(form))
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.seen.append(body)
         self.headers.append(request.headers)
         self.posts += 1
         how = body["model"]
+        if (again := self.repeats(how, request.headers.get("Authorization", ""))) is not None:
+            return again
         if how in ANSWERS:
             error = {"message": f"{how} on purpose", "param": "temperature", "code": "purpose"}
             return web.json_response({"error": error}, status=ANSWERS[how])

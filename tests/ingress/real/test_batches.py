@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import stat
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -212,6 +214,12 @@ async def test_requests_that_are_refused(url: str) -> None:
             "/v1/files", data=b"--x\r\nnothing", headers={"Content-Type": "multipart/form-data"}
         ) as no:
             assert no.status == 400, await no.text()
+        for name in ('filename="a\0b"', "filename*=UTF-8''a%00b"):
+            part = f'--x\r\nContent-Disposition: form-data; name="file"; {name}\r\n\r\nx\r\n--x--\r\n'
+            typed = {"Content-Type": "multipart/form-data; boundary=x"}
+            async with session.post("/v1/files", data=part.encode(), headers=typed) as no:
+                assert no.status == 400, await no.text()
+                assert (await no.json())["error"]["param"] == "file"
         async with session.post("/v1/files", json={}) as no:
             assert no.status == 415
         assert [one.id async for one in client.files.list()] == [good.id], "nothing of the others was kept"
@@ -360,3 +368,31 @@ async def test_an_upload_of_unknown_length_is_bounded(house: Any, serve: Any, fo
             pass  # it went on sending when the connection was closed
     assert sent < 50 * 1024 * 1024
     assert list((folder / "files").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+async def test_a_full_disk_is_said_and_nothing_is_left(
+    house: Any, serve: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.mkdir(mode=0o700)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", folder], check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        await house.start()
+        async with client_of(await serve(batches_dir=str(folder))) as client:
+            with pytest.raises(openai.APIStatusError) as full:
+                await client.files.create(file=("in.jsonl", b"x" * 1_000_000), purpose="batch")
+            assert (full.value.status_code, full.value.code) == (507, "disk_full")
+            assert "batches_dir" in str(full.value)
+            assert [path for path in folder.rglob("*") if path.is_file()] == []
+            kept = await client.files.create(file=("in.jsonl", written([line("a")])), purpose="batch")
+            room = os.statvfs(folder)
+            with (folder / "filler").open("wb", buffering=0) as file:
+                file.write(b"x" * (room.f_bavail * room.f_frsize))
+            with pytest.raises(openai.APIStatusError) as full:
+                await client.batches.create(input_file_id=kept.id, endpoint=CHAT, completion_window="24h")
+            assert full.value.status_code == 507
+            assert not list((folder / "batches").iterdir())
+        assert "Traceback" not in caplog.text
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)

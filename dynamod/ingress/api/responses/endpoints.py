@@ -1,6 +1,7 @@
 """POST /v1/responses, POST /v1/responses/input_tokens."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Literal
 
 import msgspec
@@ -129,13 +130,13 @@ class ResponseAnswer(TranslatedChat):
         writer.sealed = SEALED in (self._asked.include or ())
         return writer
 
-    def _keep(self, response: ResponseObject) -> None:
+    def _keep(self, response: ResponseObject) -> "Future[None] | None":
         if self._kept is None:
-            return
+            return None
         messages: Sequence[Message] = (*input_messages(self._asked), message_of(response))
         items, answer = items_of(self._asked), tuple([as_input(item) for item in response.output])
         if (previous := self._previous) is not None:
             messages = (*previous.messages, *messages)
             items = (*previous.items, *previous.answer, *items)
         body = msgspec.json.encode(response)
-        self._kept.put(response.id, StoredResponse(body, tuple(messages), tuple(items), answer))
+        return self._kept.put(response.id, StoredResponse(body, tuple(messages), tuple(items), answer))

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from threading import Semaphore
 from typing import TypeVar
@@ -32,7 +32,7 @@ BUSY = 5.0
 BEHIND = 256
 """Responses that may wait to be written; a disk that is slower than that loses the next ones."""
 LATE = (0.02, 0.08, 0.2)
-"""Seconds between looks for what is not there: a response is sent before it is written."""
+"""Seconds between looks for what is not there: another frontend may be about to write it."""
 FILE = "responses.sqlite"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS responses (id TEXT PRIMARY KEY, used INTEGER, size INTEGER, value BLOB);
@@ -60,12 +60,12 @@ class SharedResponses:
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"responses_dir: {self._path}: {error}", "choose another folder") from None
 
-    def put(self, name: str, stored: StoredResponse) -> None:
-        """Keep a response, later; the log says so when that cannot be done."""
+    def put(self, name: str, stored: StoredResponse) -> "Future[None] | None":
+        """Keep a response, which is done when the result is; the log says so when that cannot be done."""
         if not self._places.acquire(blocking=False):
             log.warning("response %s is not kept: %d others are not written yet", name, BEHIND)
-            return
-        self._thread.submit(self._put, name, stored)
+            return None
+        return self._thread.submit(self._put, name, stored)
 
     async def get(self, name: str) -> StoredResponse | None:
         """A response, which is used by that. Raises Overloaded when the file cannot be read."""
@@ -120,7 +120,7 @@ class SharedResponses:
                 items = [(item.id, name, _encode(item)) for item in stored.answer if item.id]
                 database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", items)
                 self._make_room(database)
-        except Exception:  # its client has the response already
+        except Exception:  # its client gets the response all the same
             log.exception("response %s is not kept", name)
         finally:
             self._places.release()

@@ -1,6 +1,7 @@
 """Responses that clients may read again, or go on from: in memory, the least used leave first."""
 
 from collections import OrderedDict
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,8 +34,12 @@ class StoredResponse:
 class KeptResponses(Protocol):
     """Where responses are kept: in memory here, or in a file (`shared`)."""
 
-    def put(self, name: str, stored: StoredResponse) -> None:
-        """Keep a response, unless it is larger than everything that may be kept."""
+    def put(self, name: str, stored: StoredResponse) -> "Future[None] | None":
+        """Keep a response, unless it is larger than everything that may be kept.
+
+        The result ends when that is done; None: it is done.
+        """
+        ...
 
     async def get(self, name: str) -> StoredResponse | None:
         """A response, which is used by that. Raises Overloaded."""

@@ -4,8 +4,12 @@ Order: response.created, response.in_progress; per item response.output_item.add
 it, response.output_item.done; at the end response.completed, response.incomplete or response.failed.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -37,22 +41,28 @@ from .values import (
     new_item,
 )
 
+KEEP_WAIT = 5.0
+"""Seconds that the end of an answer waits until the response is kept; after these it ends unkept."""
+Keep = Callable[[ResponseObject], Future[None] | None]
+"""Keeps a complete response. What it returns ends when that is done; None: it is done already."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _encode = msgspec.json.Encoder().encode
 
 
 class ResponseItemsWriter(BlockWriter):
-    """Fills a response. `done` gets it when it is complete. `sealed`: reasoning comes in `encrypted_content`, too."""
+    """Fills a response. `done` gets it when it is complete, and the answer ends when it is kept.
+
+    `sealed`: reasoning comes in `encrypted_content`, too.
+    """
 
     sealed = False
 
-    def __init__(
-        self, response: ResponseObject, begun: float, meter: ModelMetrics, done: Callable[[ResponseObject], None]
-    ) -> None:
+    def __init__(self, response: ResponseObject, begun: float, meter: ModelMetrics, done: Keep) -> None:
         super().__init__(meter, begun)
         self.response = response
         self.response.output = []
         self._done = done
+        self._keeping = False  # the response is complete, and not kept yet
         self._texts: list[str] = []  # of the open item
         self._status: Status = "completed"  # of an item that ends
 
@@ -97,7 +107,36 @@ class ResponseItemsWriter(BlockWriter):
             OutputDetails(min(self.details.reasoning_tokens or 0, usage.completion_tokens)),
             InputDetails(self.cached_tokens or 0),
         )
-        self._done(response)
+        kept = self._done(response)
+        if kept is None:
+            self._completed()
+            return
+        self._keeping = True
+        loop = asyncio.get_running_loop()
+        clock = loop.call_later(KEEP_WAIT, self._kept)
+
+        def done(_: object) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(partial(self._kept, clock))
+
+        kept.add_done_callback(done)
+
+    def _kept(self, clock: asyncio.TimerHandle | None = None) -> None:
+        if clock is not None:
+            clock.cancel()
+        if self._keeping:
+            self._keeping = False
+            if self.open:
+                self._completed()
+                self.close()
+
+    def _completed(self) -> None:
+        """The response is complete and kept."""
+
+    def close(self) -> None:
+        """As of all writers, and not before the response is kept: a client that has it can read it again."""
+        if not self._keeping or self.error is not None:
+            super().close()
 
 
 class ResponseUnaryWriter(ResponseItemsWriter):
@@ -116,7 +155,7 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
         response: ResponseObject,
         begun: float,
         meter: ModelMetrics,
-        done: Callable[[ResponseObject], None],
+        done: Keep,
         settings: FrontendSettings,
         version: HttpVersion = HttpVersion11,
     ) -> None:
@@ -199,5 +238,8 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
     def _finished(self, choice: Choice) -> None:
         self._begin()
         super()._finished(choice)
+
+    def _completed(self) -> None:
+        """The last event."""
         self._send(self.response.status, response=self.response)
         self.events.push(self)
