@@ -307,6 +307,7 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
         await asyncio.sleep(1.0)
         checks.ended(log, cluster)
     counted = {"transfer": cluster.transfers.broken, "role-switch": planners.orders.switches if planners else 0}
+    counted |= {"staying": int(not plan.exact), "repeat": cluster.wire.repeated}
     happened = Counter(event.fault for event in plan.events) + Counter(counted)
     found.append(_outcome(seed, log, driver.clients, happened, begun, cluster, gentle=plan.gentle))
 
