@@ -18,6 +18,7 @@ from dynamod.daemon.names import check_name, graph_name
 from dynamod.daemon.process import ProcessRecord
 from dynamod.daemon.reload import describe
 from dynamod.daemon.runner import GraphRunner
+from dynamod.daemon.scaling import by_hand
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
@@ -228,7 +229,9 @@ class Commands:
         graph, component = self._started(arguments)
         if "." in component:
             raise UserError(f"{component} is one process", "scale a component, like Worker")
-        await graph.scale(component, _whole(arguments, "replicas", None), _seconds(arguments))
+        replicas = _whole(arguments, "replicas", None)
+        with by_hand(graph, component, replicas):
+            await graph.scale(component, replicas, _seconds(arguments))
         return self._rows_of(graph, component)
 
     async def switch(self, arguments: Arguments) -> list[dict[str, Any]]:
@@ -238,7 +241,8 @@ class Commands:
         if role not in ROLES:
             raise UserError(f"role is {role!r}", f"one of: {', '.join(ROLES)}")
         epoch = None if expected is None else _whole(arguments, "expected_epoch", None)
-        await graph.switch(component, role, _seconds(arguments), epoch)
+        with by_hand(graph, component):
+            await graph.switch(component, role, _seconds(arguments), epoch)
         return self._rows_of(graph, component)
 
     async def plan(self, arguments: Arguments) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from .groups import Group, groups, require_some
 from .process import ProcessRecord
 from .rows import Row
 from .running import Running
-from .sockets import TlsFiles, listen, url_of
+from .sockets import TlsFiles, close_all, listen, url_of
 from .spawn import Origin
 from .stand_in import stand_in
 
@@ -62,6 +63,7 @@ class GraphRunner:
         self.origin, self.session, self.kept = origin, session, kept
         self.grace = grace if grace is not None else IN_TERMINAL if session else node.grace
         self.memos: dict[str, object] = {}  # what processes leave to those that follow them, by component
+        self.by_hand = Counter[str]()  # changes of the number of replicas, or of roles, without a planner's order
         self.records: dict[str, ProcessRecord] = {}  # of each process that was started, by the supervisor's name
         self._groups: dict[str, Running] = {}
         self._supervisor: Supervisor | None = None
@@ -352,14 +354,14 @@ class GraphRunner:
             if replicas.get(name, {}).get(index) != devices
         ]
         await self._end(ends, timeout)
-        _close(unused)
+        close_all(unused)
         for running in stale:
             running.sock = None
         if self._supervisor is not supervisor:  # the graph was stopped meanwhile
             for name, indexes in replicas.items():
                 for index in indexes:
                     self.node.gpus.give_back(f"{self.name}/{name}.{index}")
-            _close({*sockets.values()})
+            close_all({*sockets.values()})
             return
         old = {(name, index) for name, running in before.items() for index in running.replicas}
         old -= {(running.group.name, index) for running, index in ends}
@@ -367,6 +369,7 @@ class GraphRunner:
             running.replicas = {}  # who waits for the lock of a group that is gone finds it empty
         self._groups = {name: before.get(name) or Running(self, group, None) for name, group in wanted.items()}
         for name, running in self._groups.items():
+            self.by_hand[name] += wanted[name].replicas != running.group.replicas
             running.group, running.replicas = wanted[name], replicas[name]
             running.sock = sockets.get(name, running.sock)
             for index in replicas[name]:
@@ -492,9 +495,3 @@ def _differs(running: Running, new: Group, changes: Mapping[str, Sequence[str]])
 
 def _plain(error: BaseException) -> str:
     return str(error).replace("ProcessEnded: ", "")
-
-
-def _close(sockets: Collection[socket.socket | None]) -> None:
-    for sock in sockets:
-        if sock is not None:
-            sock.close()

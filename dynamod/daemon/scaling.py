@@ -1,6 +1,7 @@
 """What processes of a graph may ask of the daemon: which replicas a component has, and to have others."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -52,6 +53,22 @@ def _names(runner: "GraphRunner | None") -> list[str]:
     return runner.components() if runner is not None else []
 
 
+@contextlib.contextmanager
+def by_hand(runner: "GraphRunner", component: str, replicas: int | None = None) -> Iterator[None]:
+    """Let planners know that the block changes a component to so many processes, or their role, without their order.
+
+    A block that raises UserError at once has changed nothing.
+    """
+    name = component.rpartition("/")[2].partition(".")[0]
+    changes = replicas is None or replicas != pool_of(runner, name).wanted
+    runner.by_hand[name] += changes
+    try:
+        yield
+    except UserError:
+        runner.by_hand[name] -= changes
+        raise
+
+
 def pool_of(runner: "GraphRunner", component: str) -> Pool:
     """The component's processes on this node."""
     leases, gpus = runner.node.link.leases(), runner.node.gpus
@@ -71,4 +88,5 @@ def pool_of(runner: "GraphRunner", component: str) -> Pool:
     ]
     each, cluster = runner.graph.services[component].gpus, runner.node.cluster_facts()
     alone = cluster is not None and bool(cluster["etcd"]) and not cluster["connected"]
-    return Pool(replicas=tuple(found), free=gpus.free() // each if each else None, alone=alone, gpus=each)
+    free, by_hand = gpus.free() // each if each else None, runner.by_hand[component]
+    return Pool(replicas=tuple(found), free=free, alone=alone, gpus=each, by_hand=by_hand)

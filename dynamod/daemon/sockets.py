@@ -54,3 +54,10 @@ def url_of(sock: socket.socket, scheme: str) -> str:
     if host in ("0.0.0.0", "::"):
         host = "localhost"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def close_all(sockets: Iterable[socket.socket | None]) -> None:
+    """Close the sockets that there are."""
+    for sock in sockets:
+        if sock is not None:
+            sock.close()

@@ -26,13 +26,15 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """Those of one node. `free`: replicas for which it has devices and memory left; None: they need none.
 
-    `gpus`: of each replica. `alone`: it has lost the other nodes of its cluster.
+    `gpus`: of each replica. `alone`: it has lost the other nodes of its cluster. `by_hand`: how often something else
+    than the order of a planner changed the number of replicas, or roles; None: the source of these facts cannot tell.
     """
 
     replicas: tuple[Replica, ...]
     free: int | None = None
     alone: bool = False
     gpus: int = 0
+    by_hand: int | None = None
 
     @property
     def wanted(self) -> int:

@@ -72,6 +72,7 @@ class Reconciler:
         self.paused = self.manual = self.in_progress = False
         self.failures, self._retry = 0, 0.0
         self._own: dict[str, int] = {}  # what nodes were to run, as far as we know
+        self._by_hand: dict[str, int] = {}  # changes without a planner's order that are known, by node
         self._ready: Collection[int] | None = None
         self._states: dict[tuple[str, int], str] = {}  # of processes at the last tick, by node and number
 
@@ -89,7 +90,7 @@ class Reconciler:
         """Take over again, from what there is."""
         self.paused = self.manual = False
         self.failures, self._retry = 0, 0.0
-        self._own.clear()
+        self.settled()
 
     def decide(self, now: float, target: int, pools: Pools, loads: Mapping[int, WorkerLoad]) -> Action:
         """`target`: ready and starting workers in all. `loads`: of the ready ones, by lease, of all nodes."""
@@ -128,9 +129,16 @@ class Reconciler:
         return self._ready is None or self._ready == loads.keys()
 
     def _notice(self, pools: Pools) -> None:
-        """Whether somebody else has changed the number of processes."""
+        """Whether something else than a planner has changed the number of processes.
+
+        Nodes count that. The own orders do not tell it: what a planner that died has ordered may still be under way.
+        """
         self._own = {node: self._own.get(node, pool.wanted) for node, pool in pools.items()}
-        self.manual = self.manual or any(pool.wanted != self._own[node] for node, pool in pools.items())
+        counts = {node: pool.by_hand for node, pool in pools.items() if pool.by_hand is not None}
+        self._by_hand = {node: self._by_hand.get(node, count) for node, count in counts.items()}
+        for node, pool in pools.items():
+            known, found = (self._own, pool.wanted) if pool.by_hand is None else (self._by_hand, pool.by_hand)
+            self.manual = self.manual or known[node] != found
 
     def _look(self, pools: Pools) -> None:
         """Whether a worker has become ready since the last tick, on any node."""
@@ -200,6 +208,7 @@ class Reconciler:
     def settled(self) -> None:
         """What was decided is done, or could not be: whatever there is now is the start."""
         self._own.clear()
+        self._by_hand.clear()
 
 
 def tokens(load: WorkerLoad | None) -> int:

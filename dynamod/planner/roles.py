@@ -31,7 +31,9 @@ def by_role(kind: str, own: Pools, other: Pools, other_kind: str) -> Pools:
         replicas += [
             msgspec.structs.replace(one, guest=True) for one in guests if kind_of(one.role, other_kind) == kind
         ]
-        found[node] = msgspec.structs.replace(here, replicas=tuple(replicas))
+        counts = [pools[node].by_hand for pools in (own, other) if node in pools]
+        by_hand = None if None in counts else sum(count or 0 for count in counts)
+        found[node] = msgspec.structs.replace(here, replicas=tuple(replicas), by_hand=by_hand)
     return found
 
 

@@ -21,6 +21,9 @@ PROMPT = 0.1
 SECOND = "; it is the second worker that ended with this request"
 """End of the error of a request that was not alone at the second worker that crashed with it."""
 
+STAYS = "; this engine cannot continue an answer that has been sent in part"
+"""End of the error of an answer that stays at its worker, which has gone."""
+
 KNOWN: dict[str, str] = {}
 """Checks that are known to fail, and why: counted, but no failure of a run. To be emptied as the causes are mended."""
 
@@ -68,6 +71,8 @@ def illegal(client: Client, cluster: Cluster, now: float) -> str:
     if isinstance(error, PoisonRequest):
         innocent = not client.planned.poison and len(client.hit) < 2
         return f"it has done nothing, and only {len(client.hit)} of its workers were hit" if innocent else ""
+    if text.endswith(STAYS) and not cluster.exact:
+        return "" if client.tokens else "it has no answer yet, so it may be sent again"
     if text.endswith(SECOND):
         return "" if len(client.hit) > 1 else f"only {len(client.hit)} of its workers were hit"
     if text.startswith("the processor is") and cluster.nodes[place.node].ending:

@@ -131,6 +131,7 @@ class Cluster:
         self.decisions = 1000
         # By rendezvous engines are told their part when they start, and those that answer compute no prompts.
         self.mode: DisaggregationMode = "decode" if options.arguments["kv_transfer"] == "rendezvous" else "aggregated"
+        self.exact = True  # answers continue at other workers
         self._pids = 0
 
     # Ways.
@@ -251,7 +252,10 @@ class Cluster:
             self.transfers,
             PREFILL if place.prefill else self.mode,
             place.component,
+            self.exact,
         )
+        assert place.link is not None
+        place.link.working = worker.working
         if place.pooled and not place.model:
             assert place.link is not None
             place.link.asked = worker.asked

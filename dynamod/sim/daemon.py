@@ -152,6 +152,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self.asked: Handler | None = None  # answers what the daemon asks, in tasks that the second starts
         self.spawn: Spawn | None = None
+        self.working: Callable[[], tuple[float | None, int]] = lambda: (None, 0)  # its engine's step, see Heartbeat
         self.channel = Channel(
             lambda _message: None,
             closed=lambda: lost() if process.alive else None,
@@ -186,7 +187,7 @@ class Link:
         process = self._process
         if process.alive and self.channel.open:
             if not process.frozen:
-                self.channel.send(Heartbeat())
+                self.channel.send(Heartbeat(*self.working()))
             self._loop.call_later(BEAT, self._beat)
 
     async def _cause(self, left: bool) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import random as random_module
 import signal
 from collections.abc import Callable, Coroutine, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from dynamod.engine.mocker.arguments import KvTransfer
@@ -19,6 +19,9 @@ from .wire import Trouble
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
+SLOWEST = 300.0
+"""Times that a step of a slow worker may take as long as usual, as long as it is below `model.LONGEST_STEP_S`."""
+
 GENTLE: tuple[Fault, ...] = (
     *("crash", "hang", "link", "drain", "double", "slow"),
     *("registry-outage", "registry-loss", "registry-values", "leave", "poison", "transfer"),
@@ -29,7 +32,10 @@ HITS: tuple[Fault, ...] = ("crash", "hang", "link", "drain")
 TOLD: tuple[Fault, ...] = ("crash", "hang", "link", "drain", "double", "slow", "scale", "registry-values")
 """Faults under which the registry goes on to tell everybody everything."""
 
-REQUESTS: tuple[Fault, ...] = ("leave", "poison", "transfer", "role-switch", "on-demand", *SCALING)
+REQUESTS: tuple[Fault, ...] = (
+    *("leave", "poison", "transfer", "role-switch", "on-demand", *SCALING),
+    *("staying", "repeat", "slow-worker"),
+)
 """Not events, but a matter of the workload, or of the cluster; or drawn elsewhere."""
 WIRE: tuple[Fault, ...] = ("drop", "double", "delay", "corrupt", "reorder")
 
@@ -41,7 +47,8 @@ class Plan:
     `longest_local` tokens for the others; `broken`: the chance of a transfer between them to be broken,
     `kv_transfer`: who moves the blocks, the workers or their engines. `peers`: blocks are read from other workers that
     have them. `lease`: seconds for which prompts wait for their readers, where these may be held up for longer. `odd`:
-    the worker whose blocks have another layout.
+    the worker whose blocks have another layout. `exact`: an answer continues at another worker; else it stays where it
+    is. `repeats`: the chance of a part of an answer between nodes to be sent twice.
     """
 
     events: tuple[Event, ...]
@@ -55,6 +62,8 @@ class Plan:
     peers: bool = False
     lease: float = LEASE
     odd: str = ""
+    exact: bool = True
+    repeats: float = 0.0
 
     @property
     def strikes(self) -> int:
@@ -109,6 +118,31 @@ def draw(random: random_module.Random, shape: Shape) -> Plan:
     return Plan(
         tuple(events), gentle, workers, tuple(poison), prefill, longest_local, broken, kv_transfer, peers, lease, odd
     )
+
+
+def with_more(plan: Plan, shape: Shape, seed: int) -> Plan:
+    """A plan with the faults that draw their own numbers, so that older seeds stay what they were."""
+    random = random_module.Random(f"more {seed}")
+    chances = random.random(), random.random(), random.random()
+    if "repeat" in shape.faults and chances[0] < 0.1:
+        plan = replace(plan, repeats=random.choice((0.02, 0.1, 0.3)))
+    if "slow-worker" in shape.faults and chances[1] < 0.15 and not plan.gentle:
+        slow = [
+            Event(random.uniform(0.0, shape.span), "slow-worker", random.uniform(0.5, 6.0), *_numbers(random))
+            for _ in range(random.choice((1, 2, 4)))
+        ]
+        plan = replace(plan, events=tuple(sorted((*plan.events, *slow), key=lambda event: event.at)))
+    if {"staying", "poison"} <= {*shape.faults} and chances[2] < 0.15:
+        # No worker is hit by anything else, so that the cost of each poison request is known.
+        events = tuple(event for event in plan.events if event.fault in TOLD and event.fault not in (*HITS, "scale"))
+        poison = tuple(random.choices(list(POISON), k=random.choice((1, 1, 2))))
+        workers = random.choice((2, 3, 4, 6))
+        plan = Plan(events, False, workers, poison, exact=False, repeats=plan.repeats)
+    return plan
+
+
+def _numbers(random: random_module.Random) -> tuple[float, float, float]:
+    return random.random(), random.random(), random.random()
 
 
 class Faults:
@@ -190,6 +224,12 @@ class Faults:
                     name = ingress.process.name
                     cluster.wire.slow[name] = 0.02 if self.plan.gentle else 0.02 + event.other * 0.2
                     self._until(event.lasts, lambda: cluster.wire.slow.pop(name, None))
+            case "slow-worker":
+                engine = worker.worker.engine if worker is not None and worker.worker is not None else None
+                if worker is not None and engine is not None:
+                    engine.slowness = SLOWEST**event.other
+                    cluster.log("process", f"steps of {worker.name} take {engine.slowness:.3g} times as long")
+                    self._until(event.lasts, engine.recover)
             case "node-death":
                 cluster.log("node", f"n{node.number} dies")
                 cluster.kill_node(node)

@@ -1,14 +1,19 @@
 """The model that simulated workers serve: a tokenizer in memory, and what every answer has to be."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
+
+import msgspec
 
 from dynamod.engine.base import EngineOptions, Spawn
 from dynamod.engine.mocker.arguments import KvTransfer
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.output import OutputIds, table
 from dynamod.engine.mocker.own_transfer import MockerTransfer
+from dynamod.engine.mocker.scheduler import Step
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.worker import TransferShape
@@ -19,6 +24,9 @@ from .shape import BLOCK, MIGRATIONS, MODEL
 
 VOCABULARY = 2000
 CONTEXT = 4096
+
+LONGEST_STEP_S = 2.0
+"""Seconds of a step of a slow worker: two of them are below the clocks for the first token and between tokens."""
 
 _TABLE = table(VOCABULARY, [0])
 
@@ -76,9 +84,38 @@ class SimulatedMocker(Mocker):
     `own_transfer`: makes what moves blocks where workers do not.
     """
 
-    def __init__(self, options: EngineOptions, spawn: Spawn, own_transfer: OwnTransfer) -> None:
+    def __init__(self, options: EngineOptions, spawn: Spawn, own_transfer: OwnTransfer, *, exact: bool = True) -> None:
         super().__init__(options, spawn)
         self._made = own_transfer
+        self._exact, self.slowness = exact, 1.0
+        self._step = 0.0, 0.0, 0  # when the last one began and ends, and its tokens
+
+    async def start(self) -> None:
+        """Have each step take `slowness` times as long, as far as the clocks of requests allow."""
+        await super().start()
+        capabilities = self._card.capabilities
+        if capabilities.exact_continuation != self._exact:
+            capabilities = msgspec.structs.replace(capabilities, exact_continuation=self._exact)
+            self._card = msgspec.structs.replace(self._card, capabilities=capabilities)
+        for rank in self.ranks:
+            rank.scheduler.step = partial(self._slowly, rank.scheduler.step)  # type: ignore[method-assign]
+
+    def _slowly(self, step: Callable[[], Step]) -> Step:
+        found = step()
+        usual = found.ms / 1000 / self.arguments.speedup_ratio
+        slow = max(usual, min(usual * self.slowness, LONGEST_STEP_S))
+        now = asyncio.get_running_loop().time()
+        self._step = now, now + slow, found.prefilled + len(found.tokens)
+        return replace(found, ms=found.ms * slow / usual) if usual else found
+
+    def working(self) -> tuple[float | None, int]:
+        """For how many seconds the step is computed, None between two, and of how many tokens."""
+        now, (begun, end, count) = asyncio.get_running_loop().time(), self._step
+        return (now - begun, count) if now < end else (None, 0)
+
+    def recover(self) -> None:
+        """Steps take as long as usual."""
+        self.slowness = 1.0
 
     def _transfer(self, shape: TransferShape) -> MockerTransfer:
         return self._made(self, shape)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from dynamod.actor import Crashed, Reason
+from dynamod.daemon.scaling import by_hand
 from dynamod.discovery.keys import EXITED
 from dynamod.discovery.view import View
 from dynamod.message.discovery import PREFILL, DisaggregationMode
@@ -262,11 +263,11 @@ class Planners:
             one = pool.replicas[int(event.which * len(pool.replicas))]
             role: DisaggregationMode = "aggregated" if one.role == PREFILL else PREFILL
             self._cluster.log("by hand", f"{component}.{one.replica} on n{node} becomes {role}")
-            self._task(machine.runner.switch(f"{component}.{one.replica}", role, 2.0), f"switch n{node}")
+            self._task(_switched_by_hand(machine, component, one.replica, role), f"switch n{node}")
             return
         count = max(0, pool.wanted + (1 if event.which < 0.6 else -1))
         self._cluster.log("by hand", f"{count} of {component} on n{node}")
-        self._task(machine.runner.scale(component, count, 2.0), f"scale n{node}")
+        self._task(_scaled_by_hand(machine, component, count), f"scale n{node}")
 
     def _asked(self, action: str, **arguments: int) -> None:
         """What somebody says to the planners of all nodes."""
@@ -277,3 +278,13 @@ class Planners:
         for place in self._cluster.alive("planner"):
             if place.planner is not None and "planner" in place.planner.questions:
                 self._task(place.planner.questions["planner"]({"action": action, **arguments}), action)
+
+
+async def _scaled_by_hand(machine: Machine, component: str, count: int) -> None:
+    with by_hand(machine.runner, component, count):
+        await machine.runner.scale(component, count, 2.0)
+
+
+async def _switched_by_hand(machine: Machine, component: str, replica: int, role: DisaggregationMode) -> None:
+    with by_hand(machine.runner, component):
+        await machine.runner.switch(f"{component}.{replica}", role, 2.0)

@@ -55,7 +55,9 @@ class SimulatedWorker(Worker):
         transfers: Transfers,
         mode: DisaggregationMode,
         component: str = WORKERS,
+        exact: bool = True,
     ) -> None:
+        self._exact = exact
         self._path, self._announced = PATHS.get(component, PATHS[WORKERS]), False
         self.told: Callable[[DisaggregationMode, str], None] = lambda _role, _text: None  # its role, to its daemon
         self.process, self.registry, self._struck, self._transfers = process, registry, struck, transfers
@@ -69,7 +71,7 @@ class SimulatedWorker(Worker):
         super().__init__(self._made, replace(options, disaggregation_mode=mode), self._published, self._withdrawn)
 
     def _made(self, options: EngineOptions, spawn: Spawn) -> Engine[Any]:
-        self.engine = SimulatedMocker(options, spawn, self._own_transfer)
+        self.engine = SimulatedMocker(options, spawn, self._own_transfer, exact=self._exact)
         return self.engine
 
     def _own_transfer(self, engine: SimulatedMocker, shape: TransferShape) -> SimulatedTransfer:
@@ -170,6 +172,10 @@ class SimulatedWorker(Worker):
     def load(self) -> Load:
         """The engine's own count."""
         return self.engine.load() if self.engine is not None else Load(0, 0, 0, 0, 0.0)
+
+    def working(self) -> tuple[float | None, int]:
+        """As `SimulatedMocker.working`."""
+        return self.engine.working() if self.engine is not None else (None, 0)
 
     def blocks(self) -> set[int]:
         """Names of the blocks in the engine's cache."""

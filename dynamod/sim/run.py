@@ -26,7 +26,7 @@ from . import checks, watch
 from .clients import Client, PlannedRequest, workload
 from .cluster import Cluster, Place
 from .events import KEPT, Log, LogCapture
-from .faults import Faults, Plan, draw
+from .faults import Faults, Plan, draw, with_more
 from .model import options
 from .ondemand import OnDemand, OnDemandPlan, draw_on_demand
 from .orders import SETTLED
@@ -275,12 +275,14 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
         return
     plan = draw(random_module.Random(random.getrandbits(64)), shape)
     scaling = draw_scaling(seed, shape, gentle=plan.gentle)
-    plan = plan if scaling is None else with_planners(plan, scaling)
+    plan = with_more(plan, shape, seed) if scaling is None else with_planners(plan, scaling)
     work = workload(random_module.Random(random.getrandbits(64)), shape, plan.poison)
     with LogCapture(log):
         async with System(seed=random.getrandbits(63)) as system:
             machine, routing = _machine(random, plan), _routing(random, plan)
             cluster = Cluster(system, log, random, machine, routing, plan.broken, plan.lease, plan.odd)
+            cluster.exact = plan.exact
+            cluster.wire.repeats = random_module.Random(f"repeats {seed}"), plan.repeats
             own = random_module.Random(f"pool {seed}")
             planners = Planners(cluster, scaling, own) if scaling is not None else None
             how = "gentle" if plan.gentle else "rough"
@@ -305,6 +307,7 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
         await asyncio.sleep(1.0)
         checks.ended(log, cluster)
     counted = {"transfer": cluster.transfers.broken, "role-switch": planners.orders.switches if planners else 0}
+    counted |= {"staying": int(not plan.exact), "repeat": cluster.wire.repeated}
     happened = Counter(event.fault for event in plan.events) + Counter(counted)
     found.append(_outcome(seed, log, driver.clients, happened, begun, cluster, gentle=plan.gentle))
 

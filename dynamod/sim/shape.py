@@ -39,6 +39,9 @@ Fault = Literal[
     "stuck-drain",
     "role-switch",
     "on-demand",
+    "staying",
+    "repeat",
+    "slow-worker",
 ]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 

@@ -113,6 +113,10 @@ class Session:
     def _send(self, payload: bytes, to_ingress: bool) -> None:
         if self.open_there if to_ingress else self.open_here:
             self.wire.carry(self, payload, to_ingress)
+            random, chance = self.wire.repeats
+            if to_ingress and chance and random.random() < chance:
+                self.wire.repeated += 1
+                self.wire.carry(self, payload, to_ingress)  # as a message of its own: its number is right
 
     def numbered(self, payload: bytes, to_ingress: bool) -> bytes:
         """The message of a payload that leaves now."""
@@ -261,6 +265,8 @@ class Wire:
         self.troubles: list[Trouble] = []
         self.slow: dict[str, float] = {}  # process -> seconds that it takes for a frame
         self.failed: Callable[[Session], None] = lambda _session: None  # a link between living processes
+        self.repeats = random_module.Random(), 0.0  # of payloads toward an ingress: the chance of being sent twice
+        self.repeated = 0
         self.payloads = self.bytes = self.harmed = self._marks = 0
 
     def connect(self, transport: SimulatedTransport, place: str) -> Session:

@@ -1,5 +1,6 @@
 """How commands find what a name means: one graph, none, or several."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ class Runner:
     name: str
     names: tuple[str, ...]
     done: list[Any] = field(default_factory=list)
+    by_hand: Counter[str] = field(default_factory=Counter)
 
     def has(self, component: str) -> bool:
         return component.removeprefix(f"{self.name}/").split(".")[0] in self.names
@@ -156,6 +158,7 @@ async def test_a_worker_gets_another_role() -> None:
     await commands.call("switch", {"component": "Worker", "role": "decode", "expected_epoch": 1})
     assert agg.done == [("switch", "Worker.0", "prefill", 5.0, None), ("switch", "Worker", "decode", 600.0, 1)]
     assert [row["component"] for row in rows] == ["Worker"]
+    assert agg.by_hand == {"Worker": 2}, "planners are to know it"
     for wrong in ({}, {"role": "both"}, {"role": ["prefill"]}, {"role": "decode", "expected_epoch": "1"}):
         with pytest.raises(UserError, match=r"(role|expected_epoch) is"):
             await commands.call("switch", {"component": "Worker", **wrong})

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -232,3 +233,19 @@ def test_a_worker_that_becomes_ready_on_another_node_ends_the_failures_too() -> 
     one.failures = 1
     one.decide(13, 3, {"here": ready, "there": pool("Ready", "Ready"), "new": pool("Ready", "Ready")}, loads(1))
     assert one.failures == 0, "between two ticks"
+
+
+def test_the_order_of_a_planner_that_died_is_nobodys_hand() -> None:
+    """It was still under way when its successor looked first. Nodes count what no planner has ordered."""
+    one = reconciler()
+    three = Pool(replicas=pool("Ready", "Ready", "Ready").replicas, by_hand=1)
+    two = Pool(replicas=pool("Ready", "Ready", "Draining").replicas, by_hand=1)
+    assert one.decide(0, 3, {"here": three}, loads(1, 2, 3)) == Action()
+    assert one.decide(5, 2, {"here": two}, loads(1, 2)) == Action()
+    assert not one.manual
+    touched = msgspec.structs.replace(two, by_hand=2)
+    assert one.decide(10, 2, {"here": touched}, loads(1, 2)) == Action()
+    assert one.manual
+    one.resume()
+    assert one.decide(15, 2, {"here": touched}, loads(1, 2)) == Action()
+    assert not one.manual

@@ -29,7 +29,7 @@ def test_seeds_hold(first: int) -> None:
         assert sum(outcome.ends.values()) == Shape().requests
 
 
-@pytest.mark.parametrize("seed", [5, 22, 1631, 7034, 7228])
+@pytest.mark.parametrize("seed", [5, 22, 1631, 7034, 7228, 880049])
 def test_seeds_that_found_something_hold(seed: int) -> None:
     outcome = simulate(seed)
     assert not outcome.violations, "\n".join(outcome.lines[-80:])
@@ -37,7 +37,7 @@ def test_seeds_that_found_something_hold(seed: int) -> None:
 
 def test_seeds_are_worth_it() -> None:
     """Requests do move, some fail for a reason, and every fault happens."""
-    outcomes = [simulate(seed) for seed in (*range(100, 125), 138)]
+    outcomes = [simulate(seed) for seed in (*range(100, 125), 138, 151)]
     assert sum(outcome.moves for outcome in outcomes) > 50
     assert {end for outcome in outcomes for end in outcome.ends} >= {"finished", "failed", "left", "cut off"}
     assert sum(outcome.harmed for outcome in outcomes) > 100
@@ -150,3 +150,18 @@ def test_scale_is_measured() -> None:
     assert found["registry_events_per_ingress_for_a_new_worker"] == 2
     for name in ("decision_us", "change_us_per_ingress", "index_bytes_per_ingress", "bytes_per_request"):
         assert found[name] > 0, name
+
+
+def test_a_slow_worker_is_not_given_up() -> None:
+    """Where it is the only instance its requests wait: none moves, fails, or is sent twice.
+
+    They are few: many that wait for each other at such a worker reach the clock for their first token.
+    """
+    happened = 0
+    for seed in range(40):
+        outcome = simulate(seed, Shape(1, 1, 1, 6, faults=faults_of("slow-worker")))
+        assert not outcome.problems, outcome.problems
+        happened += outcome.faults.get("slow-worker", 0)
+        assert outcome.ends == {"finished": 6}
+        assert outcome.moves == 0
+    assert happened > 5
