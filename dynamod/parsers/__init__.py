@@ -2,7 +2,7 @@
 
 from .behind import BehindReasoning
 from .choose import AUTO, NONE, check_names, choose
-from .parser import OutputParser, make_parser, opening_of
+from .parser import OutputParser, keeping_cut, make_parser, opening_of
 from .segments import Arguments, Call, CallStart, Content, Dropped, Reasoning, Segment, ToolSpec, assemble
 from .thinking import thinking_of
 
@@ -22,6 +22,7 @@ __all__ = [
     "assemble",
     "check_names",
     "choose",
+    "keeping_cut",
     "make_parser",
     "opening_of",
     "thinking_of",
