@@ -127,6 +127,8 @@ def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Seq
     add("--model-path", *path, metavar="PATH", help="the model, as a flag")
     add("--model-name", *name, metavar="NAME", help="name that clients use (default: from the model's path)")
     add("--model-config", metavar="PATH", help="folder with tokenizer and template, for a GGUF without them")
+    template = "file with a chat template, or the template itself, in place of the model's own"
+    add("--chat-template", "--chat-template-file", metavar="FILE", help=template)
     add("--context-length", type=int, metavar="N", help="reduce the model's context to N tokens")
     add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
     calls = "format in which the model calls tools (default, auto: as its template says; none: text stays as it is)"
