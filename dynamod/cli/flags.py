@@ -19,6 +19,12 @@ from .arguments import Parser
 from .complete import SCRIPTS
 
 MODES_OF_WORKERS = get_args(DisaggregationMode)
+LLAMA_CPP = {
+    "-c": ("ctx_size", "KV cells of all sequences together"),
+    "-ngl": ("n_gpu_layers", "layers on the GPU"),
+    "-t": ("threads", "threads that compute"),
+}
+"""What users of llama.cpp type in front of `--`, too: the argument of the engine, and what it says."""
 ALONE = (
     *("--use-kv-events", "--strip-anthropic-preamble", "--ignore-unsupported-fields", "--enable-per-request-metrics"),
     "--allow-runtime-lora-updating",
@@ -101,7 +107,9 @@ def parser() -> Parser:
     p = _RunParser(prog="dynamo-run", usage=argparse.SUPPRESS, allow_abbrev=False)
     add = p.add_argument
     _frontend_flags(add, 8080)
-    worker_flags(add)
+    worker_flags(add, path=("-m",))
+    for flag, (name, text) in LLAMA_CPP.items():
+        add(flag, type=int, dest=name, metavar="N", help=f"llama.cpp: {text}, as -- --{name.replace('_', '-')} N")
     most = "in=http: models are loaded when they are asked for, and at most N at once"
     add("--max-models", type=int, metavar="N", help=most)
     add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
@@ -119,6 +127,8 @@ def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Seq
     add("--model-path", *path, metavar="PATH", help="the model, as a flag")
     add("--model-name", *name, metavar="NAME", help="name that clients use (default: from the model's path)")
     add("--model-config", metavar="PATH", help="folder with tokenizer and template, for a GGUF without them")
+    template = "file with a chat template, or the template itself, in place of the model's own"
+    add("--chat-template", "--chat-template-file", metavar="FILE", help=template)
     add("--context-length", type=int, metavar="N", help="reduce the model's context to N tokens")
     add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
     calls = "format in which the model calls tools (default, auto: as its template says; none: text stays as it is)"
@@ -248,7 +258,17 @@ def parse(argv: Sequence[str]) -> RunArguments:
         raise UserError("--max-models: which models?", "for example: dynamo-run in=http a.gguf b.gguf --max-models 1")
     model = models[0] if models else (flags.model_path or "")
     several = tuple(models) if on_demand else ()
+    rest = [*_of_llama_cpp(flags, ways["out"], model), *rest]
     return RunArguments(way, ways["out"], model, flags, rest, models=several)
+
+
+def _of_llama_cpp(flags: argparse.Namespace, output: str, model: str) -> list[str]:
+    """The short flags of llama.cpp that were given, as words for its engine. Raises UserError for another engine."""
+    given = {flag: name for flag, (name, _) in LLAMA_CPP.items() if getattr(flags, name) is not None}
+    name = (output or default(model)).partition(":")[0]
+    if given and ALIASES.get(name, name) != "llamacpp":
+        raise UserError(f"`{next(iter(given))}` is a flag of llama.cpp, and the engine is {name}", "take out=llamacpp")
+    return [f"--{name.replace('_', '-')}={getattr(flags, name)}" for name in given.values()]
 
 
 def _behind_dashes(flag: str, output: str, model: str) -> str:
@@ -263,7 +283,11 @@ def _behind_dashes(flag: str, output: str, model: str) -> str:
     own: list[str] = []
     with suppress(UserError):  # what knows its flags is not installed
         add_flags(name, lambda *names, **_options: own.extend(names))
-    return f"a flag of {name} stands behind --, as in {example}; " if flag.replace("_", "-") in own else ""
+    if flag.replace("_", "-") in own:
+        return f"a flag of {name} stands behind --, as in {example}; "
+    if name == "llamacpp":  # people know more of its flags than there are here
+        return f"{flag} is none of the flags of llama.cpp that are served, which stand behind --; "
+    return ""
 
 
 class _Same(argparse.Action):

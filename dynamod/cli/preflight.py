@@ -118,8 +118,11 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:
     if not model:
         raise UserError(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
     from dynamod.preprocess.card import check_files
+    from dynamod.preprocess.override import template_text
     from dynamod.preprocess.reference import model_name
 
+    if settings.chat_template:
+        template_text(settings.chat_template)
     try:
         path, config = local(model), local(settings.model_config) if settings.model_config else None
         if path is not None and (config is not None or not settings.model_config):

@@ -54,6 +54,7 @@ PLACEMENT = ("tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank", "l
 ENGINE = (
     "migration_limit",
     "model_config",
+    "chat_template",
     "context_length",
     "kv_cache_block_size",
     "disaggregation_mode",
@@ -150,7 +151,14 @@ def build(arguments: RunArguments) -> Graph:
     if flags.disaggregation_mode == "prefill":
         raise UserError("a prefill worker serves no clients", WORKER_HINT)
     if discover or output.startswith("dyn://"):
-        names = ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args", "python")
+        names = (
+            "context_length",
+            "kv_cache_block_size",
+            "model_config",
+            "chat_template",
+            "extra_engine_args",
+            "python",
+        )
         worker = (*names, "disaggregation_mode", "lora", "tool_call_parser", "reasoning_parser")
         _refuse(flags, worker, f"the worker, not to out={output}", "give it where the engine runs")
         return ingress_graph(flags, *_remote(arguments))

@@ -9,7 +9,7 @@ from typing import Any
 
 from .graph import Graph
 
-PATHS = {"engine", "model", "model_path", "model_config", "model_config_path"} | {
+PATHS = {"engine", "model", "model_path", "model_config", "model_config_path", "chat_template"} | {
     *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "batches_dir", "responses_dir")
 }
 """Settings that may name a file."""
@@ -44,7 +44,7 @@ def _setting(key: str, value: Any, folder: Path) -> Any:
     """One value; of `engine` the file behind the colon, as in `pystr:my_engine.py`."""
     if key == ADAPTERS:
         return _adapters(value, folder)
-    if not isinstance(value, str) or key not in PATHS or value in SHIPPED:
+    if not isinstance(value, str) or key not in PATHS or value in SHIPPED or "{" in value:
         return value
     before, colon, file = value.partition(":") if key == "engine" else ("", "", value)
     return f"{before}{colon}{folder / file}" if file and (folder / file).exists() else value

@@ -27,6 +27,7 @@ from dynamod.parsers import (
     Segment,
     ToolSpec,
     choose,
+    keeping_cut,
     make_parser,
     opening_of,
     thinking_of,
@@ -99,7 +100,7 @@ class ModelParsers:
         tools = _specs(request.tools or ())
 
         def make(_prompt: str, seed: str) -> OutputParser:
-            parser = make_parser(PLAIN_CALLS, None, tools, seed=seed)
+            parser = keeping_cut(make_parser(PLAIN_CALLS, None, tools, seed=seed))
             parser.feed(OPENING)  # else what is cut off before the tool's name would be text
             return parser
 

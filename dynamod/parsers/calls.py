@@ -24,7 +24,7 @@ class Calls:
     """Segments that were not handed over yet (`out`), and the call that is being read.
 
     `pending`: a call has begun and is not complete. `open`: it was announced by a CallStart. `reason`: how the text has
-    ended, once it has.
+    ended, once it has. `keeps_cut`: an answer of calls alone that its limit cuts off keeps what it has of a call.
     """
 
     def __init__(self, reader: Reader, tools: Sequence[ToolSpec], seed: str, identify: Identify) -> None:
@@ -32,6 +32,7 @@ class Calls:
         self.out: list[Segment] = []
         self.pending = self.open = False
         self.reason = ""
+        self.keeps_cut = False
         self._name = ""
         self._count = 0
         self._ids: set[str] = set()
@@ -71,7 +72,14 @@ class Calls:
         self._reader.log = []
 
     def drop(self, why: str) -> None:
-        """The pending call is none."""
+        """The pending call is none; with `keeps_cut` an announced one ends here instead, and the first one is text."""
+        kept = self.keeps_cut and why == "truncated" and self.reason == "length"
+        if kept and self.open:
+            return self.done()
+        if kept and not self._count:
+            self.pending = False
+            return self.text(Content, "".join(self._reader.log or ()) + self._reader.held)
         self.out.append(Dropped(self._count if self.open else None, self._name if self.open else "", why))
         self._count += self.open
         self.pending = self.open = False
+        return None

@@ -275,3 +275,12 @@ def opening_of(tool: str, special: Sequence[str]) -> tuple[str, bool]:
     grammar = grammar_class(tool).suffixed(suffix_of("", special))
     opening = grammar.openings[0] if grammar.openings and not grammar.channels else ""
     return opening, any(marker in special for marker in (*grammar.openings, *grammar.closings))
+
+
+def keeping_cut(parser: OutputParser) -> OutputParser:
+    """The parser, for an answer that is calls alone: what it has of a call is kept when the limit cuts it off.
+
+    A call whose name is known keeps the arguments as far as they came. Else the text is content.
+    """
+    parser._calls.keeps_cut = True
+    return parser

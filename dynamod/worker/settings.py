@@ -45,6 +45,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         str, _about("folder, GGUF file, Hugging Face repository (org/name, org/name:Q4_K_M), or `sample`")
     ] = ""
     model_config: Annotated[str, _about("tokenizer and template from here")] = ""
+    chat_template: Annotated[
+        str, _about("file with a chat template, or the template itself, in place of the model's own")
+    ] = ""
     served_model_name: Annotated[str, _about("name that clients use; default: from the model's path")] = ""
     endpoint: str = "generate"
     context_length: Annotated[Positive | None, _about("reduce the model's context to this")] = None

@@ -112,6 +112,26 @@ def test_flags_of_an_engine_have_their_place(words: str, says: str, hint: str) -
     assert hint in refused.value.hint
 
 
+def test_short_flags_of_llama_cpp() -> None:
+    typed = "in=http out=llama.cpp -m sample.gguf -c 4096 -ngl -1 -t 2 -- --parallel 4"
+    words = typed.split()
+    config = build(parse(words)).services["Worker"].config
+    assert config["model"] == "sample.gguf"
+    assert config["engine_args"] == {"n_ctx": 4096, "n_gpu_layers": -1, "n_threads": 2, "max_num_seqs": 4}
+    with pytest.raises(UserError, match=r"`-c` is a flag of llama\.cpp, and the engine is mocker") as refused:
+        parse(["in=http", "out=mocker", "sample", "-c", "4096"])
+    assert refused.value.hint == "take out=llamacpp"
+    with pytest.raises(UserError, match="--n-threads is given twice") as refused:
+        build(parse([*words[:-3], "--extra-engine-args", '{"n_threads": 3}']))
+    for flag in ("--ctx-size", "--n-gpu-layers", "--threads", "--cache-type-k"):
+        with pytest.raises(UserError, match=f"unknown flag {flag}") as refused:
+            parse(["in=http", "out=llamacpp", "sample.gguf", flag, "8"])
+        assert "a flag of llamacpp stands behind --" in refused.value.hint
+    with pytest.raises(UserError, match="unknown flag --numa") as refused:
+        parse(["in=http", "out=llamacpp", "sample.gguf", "--numa", "distribute"])
+    assert "--numa is none of the flags of llama.cpp that are served, which stand behind --" in refused.value.hint
+
+
 @pytest.mark.parametrize("out", ["mocker", "auto", "echo_full", "nothing", "dyn://a.b.c"])
 def test_a_flag_that_nobody_has(out: str) -> None:
     with pytest.raises(UserError) as refused:

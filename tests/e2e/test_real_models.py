@@ -114,3 +114,10 @@ def test_mistralrs_says_that_it_makes_no_vectors_with_minilm(machine: Any, tmp_p
         ended = machine.start("dynamo-run", *words, *behind, XDG_CACHE_HOME=str(tmp_path), **ONE).wait(60)
         [line] = [line for line in ended.err.splitlines() if line.startswith("error: ")]
         assert "out=llamacpp" in line, line
+
+
+def test_models_lists_them(machine: Any, tmp_path: Path) -> None:
+    rows = machine.run("dynamo", "models", XDG_CACHE_HOME=str(tmp_path)).out.splitlines()
+    kinds = {row.split("|")[1].strip(): row.split("|")[3].strip() for row in rows if row.startswith("| ")}
+    assert (kinds["smollm2"], kinds["minilm"]) == ("GGUF", "safetensors")
+    assert not [*tmp_path.iterdir()], "nothing is converted to list it"

@@ -5,7 +5,18 @@ import json
 import pytest
 
 from dynamod.message.errors import UserError
-from dynamod.parsers import Call, Content, Dropped, Reasoning, ToolSpec, assemble, choose, make_parser, opening_of
+from dynamod.parsers import (
+    Call,
+    Content,
+    Dropped,
+    Reasoning,
+    ToolSpec,
+    assemble,
+    choose,
+    keeping_cut,
+    make_parser,
+    opening_of,
+)
 from dynamod.parsers.grammars import ALIASES, GRAMMARS, grammar_class
 from dynamod.parsers.reader import Reader, Steps
 from dynamod.parsers.thinking import ALIASES as THINKING_ALIASES
@@ -173,6 +184,29 @@ def test_arguments_that_are_no_object_are_said() -> None:
     assert read('<tool_call>{"na', "hermes") == [Dropped(None, "", "truncated")]
     both = '<tool_call>{"name": "now", "arguments": {}}</tool_call><tool_call>{"name": "find", "arguments": {"a'
     assert [type(item) for item in read(both, "hermes", reason="length")] == [Call, Dropped]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('[{"name": "fi', [Content('[{"name": "fi')]),
+        ("[", [Content("[")]),
+        ('[{"name": "find", "argu', [("find", "")]),
+        ('[{"name": "find", "arguments": {"a": "b', [("find", '{"a": "b')]),
+        ('[{"name": "now", "arguments": {}}, {"na', [("now", "{}"), Dropped(None, "", "truncated")]),
+        ('[{"name": "now", "arguments": {}}, {"name": "find", "arguments": {"a', [("now", "{}"), ("find", '{"a')]),
+    ],
+)
+def test_a_limit_leaves_what_there_is_of_forced_calls(text, kept) -> None:
+    for size in (1, 3, len(text)):
+        parser = keeping_cut(make_parser("llama3_json", None, TOOLS))
+        parser.feed("<|python_tag|>")
+        pieces = [text[place : place + size] for place in range(0, len(text), size)]
+        found = assemble([segment for piece in pieces for segment in parser.feed(piece)] + parser.finish("length"))
+        assert [(one.name, one.arguments) if isinstance(one, Call) else one for one in found] == kept
+    parser = keeping_cut(make_parser("llama3_json", None, TOOLS))
+    parser.feed("<|python_tag|>" + text)
+    assert [one for one in parser.finish("stop") if isinstance(one, Dropped)], "the model's own end is no limit"
 
 
 def test_tags_of_calls_in_an_answer_are_no_call_where_messages_have_recipients() -> None:

@@ -8,8 +8,10 @@ from dynamod.cli.kept import KeptGraphs
 from dynamod.cli.service import _configured, read_settings
 from dynamod.message.errors import UserError
 
+BROKEN = ["{", "{}", '{"protocol": "x", "graphs": []}', "[1]", '[{"name": "a"}]', '[{"name": "a", "graph": 3}]']
 
-@pytest.mark.parametrize("text", ["{", "{}", '{"protocol": "x", "graphs": []}', "[1]", '[{"name": "a"}]', '[{"name": "a", "graph": 3}]'])
+
+@pytest.mark.parametrize("text", BROKEN)
 def test_a_broken_list_of_graphs_is_put_aside(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "graphs.json"
     file.write_text(text)

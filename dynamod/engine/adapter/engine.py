@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 SAID = 10.0
 """Seconds between two log lines about the same stage of the start."""
+USUAL_START = "half a minute is normal, three minutes on a busy CPU; large models take longer"
 CLOSE = 0.8
 """Seconds that the engine's processes get to end: a component has one. The daemon kills what is left of the group."""
 REASON = 500
@@ -91,7 +92,8 @@ class AdapterEngine(Engine[Generate]):
         for name, value in wanted.items():
             os.environ.setdefault(name, value)
         keep_tracker_apart()
-        self._output = output = StartOutput()
+        self._output = output = StartOutput(notes=log.isEnabledFor(logging.DEBUG))
+        log.info("%s starts: %s", self.product, USUAL_START)
         try:
             await self.load_engine()
         except UserError:

@@ -20,14 +20,20 @@ _ELSEWHERE = re.compile(
 )
 
 
+_NOTE = re.compile(rb"^(?:\([^)]*\) ?)?(?:\[[^\]]*\] ?)?(?:WARNING|INFO|DEBUG)\b|^(?:\S+:\d+: )?\w*Warning: ")
+"""Lines of vLLM, SGLang and their libraries that are no errors, perhaps behind a process or a library."""
+
+
 class StartOutput:
     """While open, file descriptors 1 and 2 lead through us, also those of processes that are started meanwhile.
 
-    Those keep theirs for ever, so a thread passes their lines on until all have ended.
+    Those keep theirs until they end, so a thread passes their lines on until all have ended. `notes`: whether warnings
+    and notes of the start are passed on, too: they are many, and about choices that users do not make.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, notes: bool = True) -> None:
         self.lines: deque[str] = deque(maxlen=KEPT)
+        self._notes = notes
         self._saved = [os.dup(1), os.dup(2)]
         reader, writer = os.pipe()
         for number in (1, 2):
@@ -36,7 +42,8 @@ class StartOutput:
         threading.Thread(target=self._pass_on, args=(reader, os.dup(self._saved[1])), daemon=True).start()
 
     def close(self) -> None:
-        """Our own output goes where it went before."""
+        """Our own output goes where it went before, and all lines are passed on."""
+        self._notes = True
         for number, saved in zip((1, 2), self._saved, strict=True):
             os.dup2(saved, number)
             os.close(saved)
@@ -46,6 +53,8 @@ class StartOutput:
         with open(reader, "rb") as lines:
             for line in lines:
                 self.lines.append(line.decode(errors="replace").rstrip())
+                if not self._notes and _NOTE.match(line):
+                    continue
                 try:
                     os.write(writer, line)
                 except OSError:  # nobody reads: the engine must not wait for that

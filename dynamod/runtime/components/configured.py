@@ -11,6 +11,7 @@ from dynamod.graph.typed import validate
 from dynamod.message.discovery import ModelCard
 from dynamod.preprocess.card import read_card
 from dynamod.preprocess.fetch import fetch
+from dynamod.preprocess.override import template_text, with_template
 from dynamod.preprocess.reference import model_name
 from dynamod.runtime.context import ComponentContext
 from dynamod.worker.settings import WorkerSettings
@@ -32,5 +33,7 @@ async def configured_card(ctx: ComponentContext, component: str, name: str = "")
         return ModelCard(name or worker.name, "text", types, engine=worker.name, context_length=length)
     path = await fetch(worker.model_config or worker.model, weights=False)
     name = name or model_name(worker.model, path)
+    if worker.chat_template:
+        path = await asyncio.to_thread(with_template, path, template_text(worker.chat_template))
     card = await asyncio.to_thread(read_card, path, name=name, context_length=length, engine=worker.name, types=types)
     return msgspec.structs.replace(card, adapters=adapters_of(worker.lora, name))

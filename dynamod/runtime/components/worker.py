@@ -19,6 +19,7 @@ from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Heartbeat
 from dynamod.parsers import AUTO
+from dynamod.preprocess.override import template_text, with_template
 from dynamod.runtime.context import ComponentContext
 from dynamod.worker.adapters import FollowedAdapters
 from dynamod.worker.role import Switch
@@ -95,6 +96,9 @@ class WorkerComponent(Worker):
         path = await fetch(settings.model, weights=entry.weights) if entry.model else None
         require_format(settings.name, path)
         config_path = await fetch(settings.model_config, weights=False) if settings.model_config else None
+        if settings.chat_template and path is not None:
+            template = template_text(settings.chat_template)
+            config_path = await asyncio.to_thread(with_template, config_path or path, template)
         sockets = Path(self._ctx.process_context.plan.server).parent
         options = settings.options(path, config_path)
         self._options = replace(options, sockets=sockets, disaggregation_mode=mode, transfer_host=host)

@@ -37,6 +37,45 @@ assert "after" not in output.lines
 """
 
 
+NOTES = """
+import sys
+from dynamod.engine.adapter.output import StartOutput
+output = StartOutput(notes=NOTES)
+for line in (
+    "WARNING 11-24 16:00:01 [cpu.py:12] no such thing",
+    "(EngineCore pid=12) INFO 11-24 16:00:01 [core.py:1] note",
+    "[transformers] WARNING of it",
+    "/lib/x.py:12: FutureWarning: old",
+    "ERROR 11-24 16:00:01 [core.py:3] fails",
+    "\x1e{marked WARNING",
+    "plain",
+):
+    print(line, flush=True)
+while "plain" not in output.lines:
+    pass
+output.close()
+print("WARNING after", flush=True)
+"""
+
+
+@pytest.mark.parametrize("notes", [False, True])
+def test_notes_of_the_start_are_kept_back(notes: bool) -> None:
+    code = NOTES.replace("=NOTES", f"={notes}")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    printed = (done.stdout + done.stderr).splitlines()
+    assert [line.split()[0] for line in printed if "ERROR" in line or "\x1e" in line or "plain" in line]
+    assert sorted(line for line in printed if "WARNING 1" in line or "INFO" in line or "Future" in line) == sorted(
+        [
+            "WARNING 11-24 16:00:01 [cpu.py:12] no such thing",
+            "(EngineCore pid=12) INFO 11-24 16:00:01 [core.py:1] note",
+            "/lib/x.py:12: FutureWarning: old",
+        ]
+        if notes
+        else []
+    )
+    assert {"ERROR 11-24 16:00:01 [core.py:3] fails", "plain", "WARNING after"} <= {*printed}
+
+
 def test_the_reason_is_the_error_that_does_not_refer_to_another() -> None:
     assert reason(PRINTED.splitlines()) == f"ValueError: {TOO_SMALL}"
     assert reason(["torch.OutOfMemoryError: CUDA out of memory."]) == "OutOfMemoryError: CUDA out of memory."

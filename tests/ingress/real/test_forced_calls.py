@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -106,9 +107,30 @@ async def test_a_prompt_of_ids_is_no_way_around(client: openai.AsyncOpenAI) -> N
     assert caught.value.param == "tools[0]"
 
 
-async def test_an_answer_that_is_cut_off_has_no_call(client: openai.AsyncOpenAI) -> None:
-    [choice] = (await client.chat.completions.create(**asked(tool_choice="required", max_tokens=3))).choices
-    assert (choice.finish_reason, choice.message.tool_calls, choice.message.content or "") == ("length", None, "")
+@pytest.mark.parametrize("most", [1, 3, 12, 20, 24])
+async def test_an_answer_that_is_cut_off_shows_what_there_is(client: openai.AsyncOpenAI, most: int) -> None:
+    fields: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False, "seed": 2}
+    [whole] = (await client.chat.completions.create(**asked(**fields))).choices
+    [call] = whole.message.tool_calls or ()
+    assert call.type == "function"
+    [choice] = (await client.chat.completions.create(**asked(**fields, max_tokens=most))).choices
+    assert choice.finish_reason == "length"
+    shown = choice.message.content or ""
+    for cut in choice.message.tool_calls or ():
+        assert cut.type == "function"
+        assert cut.function.name == call.function.name
+        assert call.function.arguments.startswith(cut.function.arguments)
+        shown += cut.function.name
+    assert shown
+    if not choice.message.tool_calls:
+        assert shown.lstrip()[0] in "[{"
+    streamed = ""
+    async for chunk in await client.chat.completions.create(**asked(**fields, max_tokens=most), stream=True):
+        streamed += chunk.choices[0].delta.content or ""
+        for one in chunk.choices[0].delta.tool_calls or ():
+            assert one.function is not None
+            streamed += one.function.name or ""
+    assert streamed == shown
 
 
 @pytest.mark.parametrize(
@@ -133,3 +155,30 @@ async def test_a_tool_that_cannot_be_had_is_named(
 async def test_an_engine_without_grammars_is_asked_only(client: openai.AsyncOpenAI) -> None:
     answer = await client.chat.completions.create(**asked(tool_choice="required", max_tokens=4) | {"model": "echo"})
     assert answer.choices[0].message.content
+
+
+@pytest.mark.parametrize("most", [1, 12, 24, 40])
+async def test_anthropics_clients_get_what_there_is(client: openai.AsyncOpenAI, most: int) -> None:
+    tools = [{"name": "weather", "input_schema": WEATHER}]
+    messages: Any = [{"role": "user", "content": "Do it."}]
+    fields: dict[str, Any] = {"tools": tools, "tool_choice": {"type": "tool", "name": "weather"}}
+    base = str(client.base_url).removesuffix("/v1/")
+    async with anthropic.AsyncAnthropic(base_url=base, api_key="unused") as asking:
+        whole = await asking.messages.create(model="sample", max_tokens=most, messages=messages, **fields)
+        async with asking.messages.stream(model="sample", max_tokens=most, messages=messages, **fields) as stream:
+            streamed = await stream.get_final_message()
+    assert whole.stop_reason == streamed.stop_reason
+    assert whole.stop_reason in ("max_tokens", "tool_use")
+    assert [block.model_dump(exclude={"id"}) for block in whole.content] == [
+        block.model_dump(exclude={"id"}) for block in streamed.content
+    ]
+    assert whole.content
+
+
+@pytest.mark.parametrize("most", [1, 12, 24])
+async def test_responses_show_what_there_is(client: openai.AsyncOpenAI, most: int) -> None:
+    tools: Any = [{"type": "function", "name": "weather", "parameters": WEATHER}]
+    fields: dict[str, Any] = {"tools": tools, "tool_choice": "required", "max_output_tokens": most}
+    response = await client.responses.create(model="sample", input="Do it.", **fields)
+    assert response.status == "incomplete"
+    assert response.output

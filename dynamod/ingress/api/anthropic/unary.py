@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import pydantic_core
 from aiohttp import web
 
 from dynamod.http.errors import printable
@@ -47,10 +48,16 @@ class MessageUnaryWriter(MessageWriter):
                 self._content.append(TextBlock(text))
 
     def _object(self, text: str) -> dict[str, Any]:
-        """The input of a call. Our parsers give objects; what a text engine says may be anything."""
+        """The input of a call. Our parsers give objects; what a text engine says may be anything.
+
+        Of a call that the limit has cut off: the members that are complete, as Anthropic's clients read a stream.
+        """
         try:
+            if self.choices[0].reason == "length":
+                partial = pydantic_core.from_json(text or "{}", allow_partial=True)
+                return partial if isinstance(partial, dict) else {}
             return _input.decode(text) if text else {}
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, RecursionError, ValueError):
             self.fail(EngineFailed("the engine has called a tool with what is no JSON object"))
             return {}
 
