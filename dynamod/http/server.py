@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dynamod.frontend")
 
+COUNTED = "/v1/files"
+"""The path below which every request counts at the limits of a key, since each reads files of the disk."""
 BACKLOG = 4096
 """Connections that wait to be accepted."""
 
@@ -183,7 +185,8 @@ class Server:
         if guarded or (self.settings.guard_status and path != "/live"):
             context.owner, context.client = self.keys.check(request.headers)
             client = context.client
-            if client is not None and guarded and request.method == "POST":
+            counts = request.method == "POST" or path == COUNTED or path.startswith(f"{COUNTED}/")
+            if client is not None and guarded and counts:
                 try:
                     client.take(time.monotonic())
                     context.taken = True

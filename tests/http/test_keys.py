@@ -152,6 +152,7 @@ async def things(context: RequestContext) -> web.Response:
 async def server(file: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "LOOK", 0.02)
     routes = [Route("POST", "/v1/things", things, guarded=True), Route("GET", "/v1/things", things, guarded=True)]
+    routes += [Route(method, "/v1/files", things, guarded=True) for method in ("GET", "DELETE")]
     made = Server(FrontendSettings(host="127.0.0.1", port=0, client_keys_file=str(file)), routes, dict)
     await made.start(listener())
     async with aiohttp.ClientSession(f"http://127.0.0.1:{made.port}") as session:
@@ -173,6 +174,14 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(10):
         while not await condition():  # noqa: ASYNC110 - a file is read in a thread
             await asyncio.sleep(0.02)
+
+
+async def test_all_requests_about_files_count(server: Any) -> None:
+    for method in ("GET", "DELETE", "GET"):
+        assert (await server("secret-a", method, "/v1/files"))[0] == 200
+    for method in ("GET", "DELETE", "POST"):
+        assert (await server("secret-a", method, "/v1/files"))[0] == 429
+    assert (await server("secret-a", "GET"))[0] == 200
 
 
 async def test_requests_per_minute(server: Any) -> None:
