@@ -278,6 +278,7 @@ class InFlightRequest:
             self.reconsider()
         others = self._available(self._tried, received)
         sends = self._sends - self.refused
+        retry = retry or (broken.link and not self.accepted and not received)  # as far as is known it was not sent
         verdict = decide(Broken(why, retry, received, self._exact, sends, self._limit, others, long, self._form))
         if long and received:
             self._migrations.too_long()
