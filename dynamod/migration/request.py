@@ -272,7 +272,8 @@ class InFlightRequest:
         if broken.link:
             self._unreached.add(self._placement.instance.instance_id)
             self.reconsider()
-        verdict = self._verdict(broken.why, retry=broken.retry)
+        unsent = broken.link and not self.accepted and not self._received  # as far as is known
+        verdict = self._verdict(broken.why, retry=broken.retry or unsent)
         if self._received and self._too_long():
             self._migrations.too_long()
         if not verdict.again:

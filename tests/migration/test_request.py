@@ -283,7 +283,7 @@ def test_instances_behind_connections_that_failed_are_tried_again(words: Any, li
         assert len(tried) == limit + 1
         rounds = [tried[at : at + instances] for at in range(0, len(tried), instances)]
         assert all(len(set(one)) == len(one) for one in rounds)
-        assert isinstance(air.error, EngineFailed)
+        assert (air.error.status, air.error.retry_after) == (503, 1.0), "no instance has accepted it"
 
     run(main())
 
@@ -488,3 +488,13 @@ async def test_a_dead_instance_is_left_within_one_turn_of_the_loop(words: Any) -
             assert send.cancelled == 1
         await asyncio.sleep(0)
         assert air.charged is None or air.charged.instance is not send.instance
+
+
+@virtual
+async def test_a_connection_that_failed_behind_the_acceptance_is_an_engine_that_failed(words: Any) -> None:
+    air = words.Air(instances=1, limit=0)
+    send = await air.start()
+    send.accept()
+    send.lose_link()
+    await air.settle()
+    assert isinstance(air.error, EngineFailed)

@@ -154,7 +154,7 @@ class NatsTransport:
         stream = InboxStream(link.inbox, link.inbox.open(instance.path, request, sink))
         if not self._connection.accepting:
             why = f"no connection to NATS at {self._connection.servers}"
-            asyncio.get_running_loop().call_soon(partial(link.fail, why, tell=False, gone=True))
+            asyncio.get_running_loop().call_soon(partial(link.fail, why, tell=False))
         return stream
 
     def forget(self, subject: str) -> None:
