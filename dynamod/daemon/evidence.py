@@ -33,11 +33,14 @@ class Sample:
 
 
 def sample(pid: int, at: float, proc: Path = PROC) -> Sample:
-    """Look at a process. What the kernel does not show, or has ended, is left out."""
+    """Look at a process. What the kernel does not show, or has ended, is left out.
+
+    A user's file that has started this daemon is its parent: the work of the daemon is none of the file's.
+    """
     cpu: dict[int, float] = {}
     waiting: dict[int, float] = {}
     read = 0
-    for one in family(pid, proc):
+    for one in family(pid, proc, without=os.getpid()):
         folder = proc / str(one)
         try:
             # man 5 proc: fields from the state on, which follows the name in parentheses.

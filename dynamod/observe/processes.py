@@ -6,8 +6,13 @@ from pathlib import Path
 PROC = Path("/proc")
 
 
-def family(pid: int, proc: Path = PROC) -> Iterator[int]:
-    """A process and its descendants. Without those of a kernel that does not list children (CONFIG_PROC_CHILDREN)."""
+def family(pid: int, proc: Path = PROC, *, without: int = 0) -> Iterator[int]:
+    """A process and its descendants, without the process `without` and its descendants.
+
+    A kernel that does not list children (CONFIG_PROC_CHILDREN) shows no descendants.
+    """
+    if pid == without:
+        return
     yield pid
     try:
         tasks = [task / "children" for task in (proc / str(pid) / "task").iterdir()]
@@ -15,4 +20,4 @@ def family(pid: int, proc: Path = PROC) -> Iterator[int]:
     except (OSError, ValueError):
         return
     for child in children:
-        yield from family(child, proc)
+        yield from family(child, proc, without=without)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dynamod.daemon.evidence import Evidence, sample
+from dynamod.observe.processes import family
 
 Run = Callable[..., subprocess.Popen[bytes]]
 
@@ -120,3 +121,9 @@ def test_looks_come_at_their_interval_and_begin_anew_after_progress(tmp_path: Pa
 
 def test_a_process_without_files_in_proc_shows_nothing(tmp_path: Path) -> None:
     assert sample(7, 1.0, tmp_path).cpu == {}
+
+
+def test_this_process_is_not_counted_to_its_parent() -> None:
+    assert os.getpid() in family(os.getppid())
+    assert os.getpid() not in family(os.getppid(), without=os.getpid())
+    assert os.getpid() not in sample(os.getppid(), 1.0).cpu

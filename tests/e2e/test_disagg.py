@@ -64,6 +64,7 @@ def test_a_prompt_is_computed_elsewhere_and_explained(machine: Any) -> None:
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @together
 def test_a_prefill_worker_that_goes_while_it_computes(machine: Any, how: str) -> None:
+    machine.env["DYNAMOD_KILL_TIMEOUT"] = "60"  # a stopped worker is there until it goes on
     command = serve(machine)
     url = command.ready()
     whole = machine.chat(url, LONG, max_tokens=20)

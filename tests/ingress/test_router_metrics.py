@@ -17,6 +17,7 @@ class View:
     """Two workers, one of whose process is not known."""
 
     def __init__(self) -> None:
+        self.slow: dict[int, str] = {}
         self.instances = [
             Instance("d", "W", "generate", number, {}, process=process)
             for number, process in ((10, "agg/Worker.0"), (11, ""))

@@ -1,6 +1,6 @@
 """/openapi.json: made from the table of endpoints and from the structs that requests are decoded with."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -34,20 +34,24 @@ _TEXT = {"type": "string"}
 _MAYBE_TEXT = {"type": ["string", "null"]}
 
 
-def document(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[str, Any]:
-    """The OpenAPI 3.1 description of a server with these endpoints."""
+OPTIONAL = ("/health/progress",)
+"""Paths of servers in a process of a daemon only."""
+
+
+def document(endpoints: Sequence[Endpoint], settings: FrontendSettings, more: Collection[str] = ()) -> dict[str, Any]:
+    """The OpenAPI 3.1 description of a server with these endpoints. `more`: paths that only some servers have."""
     schemes: dict[str, Any] = {}
     if settings.guarded:
         header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
         schemes = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}, "header": header}}
-    paths = _server_paths()
+    paths = {path: methods for path, methods in _server_paths().items() if path not in OPTIONAL or path in more}
     for endpoint in endpoints:
         operation = _operation(endpoint, settings)
         if settings.guarded:
             operation["security"] = [{"key": []}, {"header": []}]
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     status = ("/health", "/health/progress", "/openapi.json", "/docs", "/metrics")
-    for path in status if settings.guarded and settings.guard_status else ():
+    for path in paths.keys() & {*status} if settings.guarded and settings.guard_status else ():
         paths[path]["get"]["security"] = [{"key": []}, {"header": []}]
     for path, methods in paths.items():
         for method, operation in methods.items():

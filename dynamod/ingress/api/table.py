@@ -91,7 +91,9 @@ def make_server(
         for one in endpoints
     ]
 
-    described = cache(partial(document, endpoints, settings))  # made when first asked for
+    described = cache(
+        partial(document, endpoints, settings, [route.path for route in own])
+    )  # made when first asked for
 
     async def openapi(_context: RequestContext) -> web.Response:
         return json_response(described())
