@@ -226,7 +226,7 @@ class Machine:
     def environ(self, **env: str) -> dict[str, str]:
         """Ours, but with this machine's socket and the checkout on the path."""
         dropped = re.compile(
-            "DYN|NATS_|ETCD_|NOTIFY_|STATE_|RUNTIME_|LOGS_|CUDA_|COLUMNS|PYTHONUNBUFFERED|PYTHONWARNINGS"
+            "DYN|NATS_|ETCD_|NOTIFY_|STATE_|RUNTIME_|LOGS_|CUDA_|COLUMNS|LINES|PYTHONUNBUFFERED|PYTHONWARNINGS"
         )
         clean = {key: value for key, value in os.environ.items() if not dropped.match(key)}
         path = os.pathsep.join([str(ROOT), str(ROOT / "dynamod/compat"), *filter(None, [clean.get("PYTHONPATH")])])

@@ -264,7 +264,8 @@ def test_a_graph_that_was_handed_over_keeps_the_daemon(machine: Any) -> None:
 OLDER = """
 import asyncio, sys
 import dynamod
-dynamod.__version__ = "0.0.1"
+import dynamod.message.protocol
+dynamod.__version__, dynamod.message.protocol.PROTOCOL = "0.0.1", 1
 from pathlib import Path
 from dynamod.cli.boot import Options, run
 run(Options(Path(sys.argv[1])))
@@ -275,7 +276,7 @@ def test_a_daemon_of_another_version_is_one_clear_line(machine: Any) -> None:
     older = machine.script(OLDER, machine.socket, name="older")
     machine.until(machine.raw_status)
     mistake = machine.agg().wait(20).mistake()
-    assert "is dynamod 0.0.1" in mistake
+    assert "dynamod 0.0.1) speaks protocol 1" in mistake
     assert "dynamo stop" in mistake
     assert older.code is None
 
