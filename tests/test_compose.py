@@ -8,6 +8,7 @@ import yaml
 from dynamod.daemon.cluster import ETCD_PORT, NATS_PORT
 
 ROOT = Path(__file__).parents[1]
+LOCAL = "${DYNAMOD_BIND:-127.0.0.1}"
 
 
 def test_both_servers_at_their_usual_ports() -> None:
@@ -16,10 +17,12 @@ def test_both_servers_at_their_usual_ports() -> None:
     assert set(services) == {"nats-server", "etcd-server"}
     assert services["nats-server"]["image"].startswith("nats:")
     assert "-js" in services["nats-server"]["command"]
-    assert f"{NATS_PORT}:{NATS_PORT}" in services["nats-server"]["ports"]
+    assert f"{LOCAL}:{NATS_PORT}:{NATS_PORT}" in services["nats-server"]["ports"]
     # the project's own images; a repository of others may be emptied
     assert re.fullmatch(r"quay\.io/coreos/etcd:v3\.\d+\.\d+", services["etcd-server"]["image"])
     environment = services["etcd-server"]["environment"]
     assert environment["ETCD_LISTEN_CLIENT_URLS"] == f"http://0.0.0.0:{ETCD_PORT}", "its default is the loopback"
     assert environment["ETCD_ADVERTISE_CLIENT_URLS"].endswith(f":{ETCD_PORT}")
-    assert f"{ETCD_PORT}:{ETCD_PORT}" in services["etcd-server"]["ports"]
+    assert f"{LOCAL}:{ETCD_PORT}:{ETCD_PORT}" in services["etcd-server"]["ports"]
+    published = [port for service in services.values() for port in service["ports"]]
+    assert all(port.startswith((f"{LOCAL}:", "127.0.0.1:")) for port in published), "the servers ask for no password"

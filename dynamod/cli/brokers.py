@@ -4,6 +4,7 @@ The binaries come with the extra `infra`. What runs is written down in a file pe
 holds the lock of its file as long as it lives, so nothing else is ever ended by mistake.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import json
@@ -146,6 +147,14 @@ def down(folder: Path, *, purge: bool = False) -> list[Server]:
         with contextlib.suppress(OSError):  # the user's own files are in it
             folder.rmdir()
     return servers
+
+
+def warnings(servers: Sequence[Server]) -> list[str]:
+    """What is to be known of the servers that run: versions that their authors advise against."""
+    from dynamod.discovery.etcd.probe import advised_against, probe
+
+    told = [asyncio.run(probe(server.url)) for server in servers if server.name == ETCD]
+    return [why for one in told if one is not None and (why := advised_against(one["version"]))]
 
 
 def environment(servers: Sequence[Server]) -> dict[str, str]:

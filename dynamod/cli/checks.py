@@ -180,7 +180,7 @@ def together(findings: Sequence[Finding]) -> list[Finding]:
 
 
 async def _etcd(endpoint: Endpoint, settings: EtcdSettings) -> Finding:
-    from dynamod.discovery.etcd.probe import probe
+    from dynamod.discovery.etcd.probe import advised_against, probe
 
     told = await probe(str(endpoint), 2.0, settings)
     if told is None:
@@ -195,6 +195,8 @@ async def _etcd(endpoint: Endpoint, settings: EtcdSettings) -> Finding:
         user = "the user of ETCD_AUTH_USERNAME" if settings.username else "a node without ETCD_AUTH_USERNAME"
         mend = f"correct ETCD_AUTH_USERNAME and ETCD_AUTH_PASSWORD; the user has to read and write keys under {SHARED}"
         return Finding("etcd", "fail", f"{endpoint} refuses {user}: {why}", mend)
+    if why := advised_against(told["version"]):
+        return Finding("etcd", "warn", f"{endpoint}: {why}", "use it for trying only, or install a later etcd")
     skew = told.get("skew")
     if skew is not None and abs(skew) > SKEW:
         mend = "set the clocks by NTP: leases do not depend on them, but times in logs and answers do"

@@ -53,6 +53,8 @@ def up(
     for server in servers:
         state = "ran already" if server.pid in before else "is healthy"
         print(f"{server.name} {state}: {server.url}")
+    for line in brokers.warnings(servers):
+        print(f"warning: {line}")
     print("Daemons on this machine find them at their usual ports. Elsewhere, or at other ports, name them:")
     for name, value in brokers.environment(servers).items():
         print(f"  export {name}={value}")

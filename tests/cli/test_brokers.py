@@ -1,5 +1,6 @@
 """`dynamo infra` against the real servers."""
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dynamod.cli import brokers as infra
+from dynamod.discovery.etcd.probe import advised_against, probe
 from dynamod.message.errors import UserError
 from tests.ports import free_port
 
@@ -31,6 +33,8 @@ def test_up_is_healthy_and_down_leaves_nothing(folder: Path) -> None:
         "NATS_SERVER": f"nats://127.0.0.1:{ports['nats_port']}",
         "ETCD_ENDPOINTS": f"http://127.0.0.1:{ports['etcd_port']}",
     }
+    version = asyncio.run(probe(servers[1].url))["version"]  # type: ignore[index]
+    assert infra.warnings(servers) == [text for text in [advised_against(version)] if text]
     assert [server.pid for server in infra.up(folder, **ports)] == [server.pid for server in servers], (
         "they run already"
     )

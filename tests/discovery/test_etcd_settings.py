@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dynamod.discovery.etcd.probe import probe
+from dynamod.discovery.etcd.probe import advised_against, probe
 from dynamod.discovery.etcd.settings import Endpoint, EtcdSettings
 from dynamod.message.errors import UserError
 
@@ -99,3 +99,12 @@ async def test_probe_of_something_else() -> None:
         assert await probe(f"127.0.0.1:{silent.getsockname()[1]}", 0.2) is None
     with pytest.raises(UserError):
         await probe("nonsense://x")
+
+
+@pytest.mark.parametrize(
+    ("version", "warned"),
+    [("3.5.0", True), ("3.5.1", True), ("3.5.2-rc.0", True), ("3.5.3", False), ("3.5.21", False), ("3.6.5", False)],
+)
+def test_versions_with_a_known_loss_of_consistency_are_named(version: str, warned: bool) -> None:
+    assert bool(advised_against(version)) == warned
+    assert version in advised_against(version) or not warned

@@ -49,6 +49,16 @@ async def probe(endpoint: str, timeout: float = 2.0, settings: EtcdSettings | No
         return None
 
 
+def advised_against(version: str) -> str:
+    """Why a version of etcd should not be used in production; empty when it may.
+
+    Source: etcd's announcement of a data inconsistency in 3.5.0 to 3.5.2, which a crash under load may cause.
+    """
+    if version.partition("-")[0] not in ("3.5.0", "3.5.1", "3.5.2"):
+        return ""
+    return f"etcd {version} may lose consistency when a member crashes; its authors advise 3.5.3 or later"
+
+
 def _skew(date: str) -> float | None:
     try:
         return parsedate_to_datetime(date).timestamp() - time.time()
