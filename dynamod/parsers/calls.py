@@ -72,11 +72,14 @@ class Calls:
         self._reader.log = []
 
     def drop(self, why: str) -> None:
-        """The pending call is none; with `keeps_cut` an announced one ends here instead, and the first one is text."""
-        kept = self.keeps_cut and why == "truncated" and self.reason == "length"
+        """The pending call is none; with `keeps_cut` the first one ends here instead, or is text.
+
+        After a complete call a cut one is dropped: clients decode the arguments of each call that they get.
+        """
+        kept = self.keeps_cut and why == "truncated" and self.reason == "length" and not self._count
         if kept and self.open:
             return self.done()
-        if kept and not self._count:
+        if kept:
             self.pending = False
             return self.text(Content, "".join(self._reader.log or ()) + self._reader.held)
         self.out.append(Dropped(self._count if self.open else None, self._name if self.open else "", why))
