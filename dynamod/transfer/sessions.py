@@ -30,6 +30,7 @@ class SessionStatistics(msgspec.Struct, frozen=True):
     """Sessions that are open, the bytes they hold, how sessions ended, and what was sent.
 
     `held_bytes`: with those of blocks that are being exported. `waiting`: sessions whose next block waits for room.
+    `followed`: sessions that have a reader now.
     """
 
     open: int
@@ -42,6 +43,7 @@ class SessionStatistics(msgspec.Struct, frozen=True):
     sent_blocks: Total
     sent_bytes: Total
     waiting: int = 0
+    followed: int = 0
 
 
 class Stored(NamedTuple):
@@ -88,6 +90,11 @@ class Session:
         self._follower: Follower | None = None
         self._readers = 0
         self.touch()
+
+    @property
+    def followed(self) -> bool:
+        """Whether it has a reader now."""
+        return self._follower is not None
 
     @property
     def count(self) -> int:
@@ -271,6 +278,7 @@ class Sessions:
         return SessionStatistics(
             len(self._open), self._held, self._opened, **self._ended,
             sent_blocks=self._sent_blocks, sent_bytes=self._sent_bytes, waiting=len(self._waiting),
+            followed=sum(session.followed for session in self._open.values()),
         )  # fmt: skip
 
     def close(self) -> None:

@@ -153,13 +153,18 @@ class Busy:
             pool.submit(machine.ask, self.url, "/v1/completions", {"model": "sample", "prompt": noise(2, 1700), **long})
             machine.until(lambda: statistics(machine, ONE)["engine"]["running"])
             answer = pool.submit(self.ask)
-            machine.until(self.reads)
+            machine.until(self.followed)  # a reader that comes after the signal would find it unreachable
             os.kill(self.pid, number)
             try:
                 answer.result()
             finally:
                 if number == signal.SIGSTOP:
                     os.kill(self.pid, signal.SIGCONT)
+
+    def followed(self) -> bool:
+        """Whether a session has its reader."""
+        sessions = (statistics(self._machine, ONE)["handoff"] or {}).get("sessions")
+        return bool(sessions and sessions["followed"])
 
     def reads(self) -> bool:
         """Whether a session is open."""
