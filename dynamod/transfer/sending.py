@@ -122,8 +122,8 @@ class SourceEnd(Link):
                 return
 
     def ask(self) -> None:
-        """Have the reader say what it has taken; nothing when it will say so anyway."""
-        if not (self.served or self._asking):
+        """Have the reader say what it has taken; nothing when it will say so anyway, or before it was accepted."""
+        if self._session is not None and not (self.served or self._asking):
             self._asking = True
             self.send(Idle())
 

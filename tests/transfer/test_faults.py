@@ -15,6 +15,7 @@ from dynamod.transfer import nixl, reader, sending
 from dynamod.transfer.base import TransferError
 from dynamod.transfer.frames import VERSION, WINDOW, Accept, Credit, End, Failed, Frame, Head, Hello, Idle, Piece, pack
 from dynamod.transfer.reader import read
+from dynamod.transfer.sessions import Sessions
 
 from .places import LAYOUT, Broken, Source, asked, broken, collect, each_backend, framed, scripted, some_blocks, until
 
@@ -270,3 +271,16 @@ async def test_a_reader_that_is_killed_leaves_the_blocks_for_the_next(tmp_path: 
         await until(lambda: not source.server._ends)
         assert await collect(source.reading("tcp", session.id)) == blocks
         await until(lambda: source.sessions.statistics().read == 1)
+
+
+async def test_a_reader_is_asked_for_nothing_before_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks wait for room when the reader comes, and blocks before its first one are dropped at once."""
+    monkeypatch.setattr(Sessions, "full", property(lambda _self: True))
+    async with Source(None) as source:
+        session = source.filled([ONE, ONE])
+        stream, writer = await _raw(source.server.addresses["tcp"], Hello(VERSION, session.id, LAYOUT, 1))
+        async with asyncio.timeout(5):
+            found = await stream.readexactly(len(pack(Accept())))
+        assert found == pack(Accept())
+        writer.close()
+        await until(lambda: not source.server._ends)
