@@ -109,6 +109,8 @@ class InFlightRequest:
                         begun = self.accepted or not placement.alone
                         alone = placement.alone and not placement.shared and begun
                         await self._judge(placement.instance, at=placement, alone=alone, begun=begun)
+                        if prompt and self._received == self._base:  # both may have computed the prompt at once
+                            await self._judge(prompt.instance, 0.0)
                     elif broken and prompt and self._received == self._base and self._trial.about_prompt(broken):
                         if broken.prompt:
                             prompt.unread()

@@ -164,7 +164,7 @@ class Link:
         theirs = self.connection.channel
         self.channel.connection_made(_Way(self.channel, theirs, daemon.process))
         theirs.connection_made(_Way(theirs, self.channel, process))
-        registry.granted = self._greet
+        registry.granted = lambda lease: process.enter(partial(self._greet, lease))  # not while it is stopped
 
     def _greet(self, lease: int) -> None:
         process = self._process

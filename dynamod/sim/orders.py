@@ -161,7 +161,9 @@ class Orders:
                     self.log.violate("at least the minimum", f"{what}, {left} for {kind}, {least} is the least")
         found = self._failures.get(giver, _Failures())
         due = found.last + BACKOFF * 2 ** (found.count - 1) - 1.0
-        if after > before and found.count and found.last > self._up and now < due and "paused" not in self.by_hand:
+        seen = self._up + self._config["adjustment-interval"] + self._config["metric-pulling-interval"]
+        tried = found.count and found.last > seen  # else a planner may learn after the failure that a worker is ready
+        if after > before and tried and now < due and "paused" not in self.by_hand:
             self.log.violate("failed starts are not repeated at once", f"{what}; {found.count} failures before")
 
     def _left(

@@ -41,6 +41,9 @@ MODES = ("kv", *(name for name in NAMES if name != "direct"))
 MOMENT = 1e-6
 """Seconds after which a request has passed from its placement to its instance."""
 
+UNTOLD = HEARTBEAT + CAUSE + checks.PROMPT
+"""Seconds until requests have left a dead worker when no daemon could tell of its death."""
+
 LONGEST = (MIGRATIONS + 2) * ((CLOCKS.first or 0) + (CLOCKS.queue or 0)) + (CLOCKS.total or 0)
 """Seconds after which every request has ended, whatever has happened to it."""
 
@@ -226,8 +229,9 @@ class Driver(Actor):
             self._hit(process)
         for client in who:
             told = daemon.connected and not node_died and client.place is not None and checks.informed(client.place)
-            late = checks.PROMPT if told else HEARTBEAT + CAUSE + checks.PROMPT
-            self._cluster.system_later(late, partial(self._left, client, process, told, self.context.now()))
+            session = daemon.session if told else None
+            late = checks.PROMPT if told else UNTOLD
+            self._cluster.system_later(late, partial(self._left, client, process, session, self.context.now()))
 
     def _hit(self, process: Process) -> None:
         """A process crashed or hung: it may have been for any of the requests that it has, or the prompts."""
@@ -235,10 +239,15 @@ class Driver(Actor):
             if process.name in (client.at, client.computing):
                 client.hit.add(process.name)
 
-    def _left(self, client: Client, process: Process, told: bool, died: float) -> None:
-        daemon = self._cluster.nodes[process.node].daemon
+    def _left(self, client: Client, process: Process, session: int | None, died: float) -> None:
+        """Check that a client has left a dead process. `session`: of the daemon that could tell it; None: none could."""
+        daemon, registry = self._cluster.nodes[process.node].daemon, self._cluster.nodes[process.node].registry
         if client.since > died:
             return  # it came later, by old news, and has its own time
+        told = session is not None and registry.connected and registry.session == session
+        if session is not None and not told:  # the daemon was cut off before it could tell
+            self._cluster.system_later(UNTOLD - checks.PROMPT, partial(self._left, client, process, None, died))
+            return
         if not daemon.frozen and self._cluster.system.now() - daemon.since > HEARTBEAT:  # else it says so later
             checks.left(self._log, [client], process, "dead", told=told)
 
