@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 # The time of one example depends on the machine and its load, so examples have no deadline of their own.
@@ -15,3 +16,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Half as many processes again as cores: end-to-end tests wait for other processes most of their time."""
+    return max(2, (os.cpu_count() or 1) * 3 // 2) if config.option.numprocesses == "auto" else None

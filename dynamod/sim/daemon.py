@@ -164,10 +164,11 @@ class Link:
         theirs = self.connection.channel
         self.channel.connection_made(_Way(self.channel, theirs, daemon.process))
         theirs.connection_made(_Way(theirs, self.channel, process))
-        registry.granted = lambda lease: process.enter(partial(self._greet, lease))  # not while it is stopped
+        registry.granted = self._greet
+        self.greeted = 0.0  # when the daemon learned of the process
 
     def _greet(self, lease: int) -> None:
-        process = self._process
+        process, self.greeted = self._process, self._loop.time()
         self._daemon.leases_of.processes[lease] = self._registry
         self.channel.send(Hello(process.name, process.pid, lease, __version__, protocol=PROTOCOL))
         self._beat()

@@ -240,7 +240,7 @@ class Driver(Actor):
                 client.hit.add(process.name)
 
     def _left(self, client: Client, process: Process, session: int | None, died: float) -> None:
-        """Check that a client has left a dead process. `session`: of the daemon that could tell; None: no daemon could."""
+        """Check that a client has left a dead process. `session`: of the daemon that could tell; None: none could."""
         daemon, registry = self._cluster.nodes[process.node].daemon, self._cluster.nodes[process.node].registry
         if client.since > died:
             return  # it came later, by old news, and has its own time

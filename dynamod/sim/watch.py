@@ -60,7 +60,7 @@ class Watch:
             return
         if not place.link.connection.channel.open:
             return  # nobody listens any more: the process is about to end
-        since, why = now - max(process.since, node.daemon.since), place.link.connection.why
+        since, why = now - max(process.since, node.daemon.since, place.link.greeted), place.link.connection.why
         if process.frozen and since > HEARTBEAT + SLACK and not why:
             self._log.violate("heartbeats", f"{process.name} has stopped, and its daemon does not notice")
         elif not process.frozen and since > SLACK and why:

@@ -5,6 +5,7 @@ that it saw running must be gone, its ports free and its folder removable: nothi
 """
 
 import atexit
+import contextlib
 import functools
 import http.client
 import json
@@ -207,7 +208,12 @@ class Machine:
 
     def find_daemons(self) -> set[Pid]:
         """The processes that hold nodes of this machine now, as the node locks say."""
-        numbers = [lock.read_text().partition("\n")[0] for lock in self.folder.rglob("*.lock")]
+        # os.walk, because a daemon that ends removes folders meanwhile, at which Path.rglob raises.
+        locks = [Path(at, name) for at, _, names in os.walk(self.folder) for name in names if name.endswith(".lock")]
+        numbers = []
+        for lock in locks:
+            with contextlib.suppress(FileNotFoundError):
+                numbers.append(lock.read_text().partition("\n")[0])
         found = {daemon for number in numbers if number and (daemon := Pid.of(int(number))) is not None}
         self.daemons |= found
         return found

@@ -221,7 +221,8 @@ def cluster(shared: Any, shared_servers: Servers) -> tuple[str, dict[str, Path]]
     """URL of the frontend on node one, with workers on two and three; and the nodes' control sockets."""
     _, url = front(shared, shared_servers)
     for node in ("two", "three"):
-        worker(shared, shared_servers, node, speed=4)
+        kept = {"DYNAMOD_KILL_TIMEOUT": "60"}  # a stopped worker lives until a test lets it run again
+        worker(shared, shared_servers, node, speed=4, env=kept)
     shared.until(lambda: instances(shared, url) == ["three", "two"])
     return url, {node: shared.folder / node / "d.sock" for node in ("one", "two", "three")}
 

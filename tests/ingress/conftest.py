@@ -143,7 +143,7 @@ async def server(serve: Callable[..., Awaitable[Server]]) -> Server:
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], Awaitable[None]]:
     async def wait(holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not holds():  # noqa: ASYNC110 what the tests wait for has no event
                 await asyncio.sleep(0.001)
 
