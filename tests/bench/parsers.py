@@ -40,25 +40,27 @@ def cost(name: str, text: tuple[str, ...], tokens: int) -> float:
 
 
 def seconds(form: Format, text: str, size: int) -> tuple[float, float]:
-    """CPU time of all, and of the longest turn."""
+    """CPU time of all, and the longest turn by the clock, whose reading costs less than that of CPU time."""
     parser = make_parser(form.tool, form.reasoning, TOOLS, seed="s", prompt=form.prompt)
-    begun = last = time.process_time()
-    longest = 0.0
+    begun, last, longest = time.process_time(), time.perf_counter(), 0.0
+
+    def turn() -> None:
+        nonlocal last, longest
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+
     for at in range(0, len(text), size):
         parser.feed(text[at : at + size], TURN_CHARS)
+        turn()
         while parser.waiting:
-            now = time.process_time()
-            longest, last = max(longest, now - last), now
             parser.feed("", TURN_CHARS)
-        now = time.process_time()
-        longest, last = max(longest, now - last), now
+            turn()
     parser.finish("stop", TURN_CHARS)
+    turn()
     while parser.waiting:
-        now = time.process_time()
-        longest, last = max(longest, now - last), now
         parser.feed("", TURN_CHARS)
-    now = time.process_time()
-    return now - begun, max(longest, now - last)
+        turn()
+    return time.process_time() - begun, longest
 
 
 def doublings(form: Format, repeat: Repeat, most: int, size: int) -> tuple[float, float, float]:
@@ -66,7 +68,7 @@ def doublings(form: Format, repeat: Repeat, most: int, size: int) -> tuple[float
     lengths = [most >> shift for shift in range(6) if most >> shift >= 16_000][::-1]
     taken = [seconds(form, repeat(length), size) for length in lengths]
     pairs = itertools.pairwise(one for one, _ in taken)
-    ratio = max((after / before for before, after in pairs if before > 0.05), default=0.0)
+    ratio = max((after / before for before, after in pairs if before > 0.1), default=0.0)
     return taken[-1][0], ratio, max(turn for _, turn in taken)
 
 
