@@ -13,7 +13,7 @@ from dynamod.actor import Actor, ActorError, Backoff, Crashed, Policy, Reason, S
 from dynamod.discovery.etcd.bridge import EtcdBridge
 from dynamod.discovery.etcd.client import library
 from dynamod.discovery.memory import MemoryRegistry
-from dynamod.graph.graph import Graph
+from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.message.control import Ping
 from dynamod.message.errors import UserError
 from dynamod.observe.capture import LineReader
@@ -28,11 +28,13 @@ from .gpus import Gpus, devices
 from .link import Connection, LinkServer
 from .lock import NodeLock
 from .names import check_name, node_name, watch_namesakes
+from .port_owner import port_owner
 from .recent import Recent, SessionLogs
 from .reload import Kept, follow
 from .rows import Row, down
 from .runner import GraphRunner
 from .session import Session
+from .sockets import listen
 from .spawn import Origin
 
 log = logging.getLogger("dynamod.daemon")
@@ -207,7 +209,11 @@ class Node(Actor):
         """Start a graph. Raises UserError when the name cannot be or is taken, or it cannot start."""
         check_name(name)
         if name in self.names():
-            raise UserError(f"a graph '{name}' runs already", f"stop it first: dynamo stop {name}, or use --name")
+            who = self.graphs[name].session if name in self.graphs else self.files[name].session
+            raise UserError(
+                f"a graph '{name}' runs already{f' ({who})' if who else ''}",
+                f"stop it first: dynamo stop {name}, or use --name",
+            )
         runner = GraphRunner(self, name, graph, origin=origin, session=session, kept=kept, grace=grace)
         self.graphs[name] = runner
         try:
@@ -230,6 +236,16 @@ class Node(Actor):
             self.graphs_changed()
         self.changed()
         self._end_if_unused()
+
+    def listen(self, service: ServiceSpec, host: str, port: int) -> socket.socket:
+        """A listening socket for a service. Raises UserError, which names the owner of a port that is in use."""
+        return listen(host, port, service.name, self._port_owner)
+
+    def _port_owner(self, port: int) -> str:
+        for name, graph in self.graphs.items():
+            if any(url.endswith(f":{port}") for url in graph.urls()):
+                return f"graph '{name}' of this daemon"
+        return port_owner(port)
 
     def forget_graph(self, name: str) -> None:
         """Try no more to start a graph that was handed over and could not start again."""
