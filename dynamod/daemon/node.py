@@ -33,6 +33,7 @@ from .recent import Recent, SessionLogs
 from .reload import Kept, follow
 from .rows import Row, down
 from .runner import GraphRunner
+from .served import Served
 from .session import Session
 from .sockets import listen
 from .spawn import Origin
@@ -189,12 +190,17 @@ class Node(Actor):
         return {*self.graphs, *self.files}
 
     def rows(self) -> list[Row]:
-        """What `ps` shows: one row per component and replica."""
+        """One row per component and replica, with what the node knows without the registry."""
         graphs: list[GraphRunner | AttachedGraph] = [*self.graphs.values(), *self.files.values()]
         rows = [row for graph in graphs for row in graph.rows()]
         for name, kept in self.failed.items():
             rows += [down(name, spec.name, kept.why) for spec in kept.graph.start_order()]
         return rows
+
+    def shown_rows(self) -> list[Row]:
+        """The same rows, each with the models that can be asked."""
+        served = Served(self)
+        return [served.row(row) for row in self.rows()]
 
     async def start_graph(
         self,
