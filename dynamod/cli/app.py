@@ -12,7 +12,7 @@ from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
 from . import bench, complete, doctor, infra, models, planner, reload, serve, sim
-from .options import OPEN, Component, Finish, Form, Output, Role, Socket, Timeout, examples, overrides
+from .options import OPEN, Component, Finish, Force, Form, Output, Role, Socket, Timeout, examples, overrides
 
 app = typer.Typer(
     name="dynamo",
@@ -168,12 +168,13 @@ def restart(component: Component, timeout: Finish = FINISH, socket: Socket = Non
 def scale(
     component: Component,
     replicas: Annotated[int, typer.Argument(help="how many processes", min=0, max=256)],
+    force: Force = False,
     timeout: Finish = FINISH,
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
     """Run a component in this many processes; those too many finish their streams first."""
-    _ask("scale", socket, output, change=True, component=component, replicas=replicas, timeout=timeout)
+    _change("scale", socket, output, force, component=component, replicas=replicas, timeout=timeout)
 
 
 @app.command(epilog=examples("dynamo switch Worker.1 prefill", "dynamo switch agg/PrefillWorker decode --timeout 30"))
@@ -182,6 +183,7 @@ def switch(
         str, typer.Argument(help="worker, like Worker.1; or all of Worker", autocompletion=complete.workers)
     ],
     role: Annotated[Role, typer.Argument(help="what it is for from now on")],
+    force: Force = False,
     timeout: Finish = FINISH,
     socket: Socket = None,
     output: Output = Form.TEXT,
@@ -190,13 +192,19 @@ def switch(
 
     Open requests finish first. Several workers change one after the other.
     """
-    _ask("switch", socket, output, change=True, component=component, role=role, timeout=timeout)
+    _change("switch", socket, output, force, component=component, role=role, timeout=timeout)
 
 
 @app.command(epilog=examples("dynamo drain Worker"))
-def drain(component: Component, timeout: Finish = FINISH, socket: Socket = None, output: Output = Form.TEXT) -> None:
+def drain(
+    component: Component,
+    force: Force = False,
+    timeout: Finish = FINISH,
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
     """Take a component out of service: no new requests, open ones finish, then it ends."""
-    _ask("drain", socket, output, change=True, component=component, timeout=timeout)
+    _change("drain", socket, output, force, component=component, timeout=timeout)
 
 
 app.command(
@@ -273,6 +281,19 @@ def env(output: Output = Form.TEXT) -> None:
     from .environment import facts, text
 
     print(json.dumps(facts(), indent=2) if output is Form.JSON else text(facts()))
+
+
+def _change(command: str, socket: str | None, output: Form, force: bool, **arguments: Any) -> None:
+    """As `_ask`, for a change that the daemon refuses when a model loses its last worker: a terminal is asked then."""
+    from .agree import agreed
+    from .client import Refused
+
+    try:
+        _ask(command, socket, output, change=True, force=force or None, **arguments)
+    except Refused as error:
+        if not agreed(error):
+            raise
+        _ask(command, socket, output, change=True, force=True, **arguments)
 
 
 def _ask(

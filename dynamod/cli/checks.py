@@ -6,7 +6,7 @@ import os
 import resource
 import stat
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -83,10 +83,22 @@ async def examine(explicit: str | None, ports: Sequence[int], environ: Mapping[s
     else:
         for problem in status["problems"]:
             yield Finding("health", "fail", problem["found"], problem["mend"])
+        for finding in graphs(status["graphs"]):
+            yield finding
         async for finding in cluster_of_daemon(known, status["cluster"], environ):
             yield finding
     async for finding in workers(known):
         yield finding
+
+
+def graphs(found: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """What each graph serves, as `dynamo status` says it; what it lacks is among the problems."""
+    for graph in found:
+        if graph["models"]:
+            yield Finding("models", "ok", f"graph {graph['name']} serves {', '.join(graph['models'])}")
+        elif not graph.get("error"):
+            mend = "" if graph["ready"] else "wait until it is ready, see dynamo status"
+            yield Finding("models", "ok" if graph["ready"] else "warn", f"graph {graph['name']} serves no model", mend)
 
 
 async def cluster_here(environ: Mapping[str, str]) -> AsyncIterator[Finding]:

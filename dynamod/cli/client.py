@@ -96,10 +96,19 @@ class Control:
         raise UserError(f"no daemon is running (tried {', '.join(tried)})", hint, exit_code=3)
 
 
+class Refused(UserError):
+    """The daemon has refused a change by a code, like `last_worker`, and has changed nothing."""
+
+    def __init__(self, message: str, hint: str, code: str) -> None:
+        super().__init__(message, hint, exit_code=1)
+        self.code = code
+
+
 def _error(response: HTTPResponse) -> UserError:
     text = response.read()
     try:
         error = json.loads(text)["error"]
-        return UserError(str(error["message"]), str(error.get("hint") or ""), exit_code=1)
+        message, hint, code = str(error["message"]), str(error.get("hint") or ""), str(error.get("code") or "")
+        return Refused(message, hint, code) if code else UserError(message, hint, exit_code=1)
     except (ValueError, KeyError, TypeError):
         return UserError(f"the daemon answered {response.status}: {text[:200]!r}", exit_code=1)

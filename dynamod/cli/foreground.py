@@ -145,8 +145,6 @@ class _Foreground:
     async def _begin(self) -> None:
         """Wait for the daemon, and give it the graph. Raises UserError, DaemonGone."""
         await self._welcome
-        for prefix, watcher in self._models.watchers().items():
-            self._link.watch(prefix, watcher)
         folder = Path.cwd()
         arguments = {
             "graph": absolute(self._request.graph, folder).to_dict(),
@@ -157,6 +155,8 @@ class _Foreground:
             "timeout": self._request.timeout,
         }
         self._components = (await self._link.ask("serve", arguments, timeout=STARTED))["components"]
+        for prefix, watcher in self._models.watchers().items():  # only now: a refused graph adds no models
+            self._link.watch(prefix, watcher)
 
     # What the daemon says.
 

@@ -1,6 +1,7 @@
 """How the answers of the control socket look on a terminal."""
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -11,11 +12,14 @@ from .tables import duration, table
 
 EXPLAINED = 20
 """Ticks of a planner that are shown; JSON has all that are kept."""
+SHOWN_MODELS = 3
+"""Models that a line names; JSON has all."""
 
 
 def show(command: str, value: Any, output: str) -> None:
     """Print an answer as `text` or `json`."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    chosen = os.environ.get("COLUMNS", "").isdecimal()  # a pipe has no width of its own
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() or chosen else None
     if output == "json":
         print(json.dumps(value, indent=2))
     elif command in _FORMS:
@@ -113,6 +117,12 @@ def _doing(rows: list[dict[str, Any]]) -> list[str]:
     return [text if text not in ("idle", "works") else "" for text in shown] if {*shown} - {"", "idle", "works"} else []
 
 
+def _models(rows: list[dict[str, Any]]) -> list[str]:
+    """The models that can be asked through each process; no column where there are none."""
+    shown = [_some(row.get("models", [])) for row in rows]
+    return shown if any(shown) else []
+
+
 def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
     """`ps`: one line per component and replica, with the columns that fit `width`."""
     if not rows:
@@ -126,6 +136,7 @@ def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
         "PROCESS": _beside(rows, sessions),
         "STATE": [f"{row['state']}: {row['detail']}" if row.get("detail") else row["state"] for row in rows],
         "DOING": _doing(rows),
+        "MODELS": _models(rows),
         "ROLE": roles if {"prefill", "decode"} & {*roles} else [],
         "PID": [str(row["pid"] or "-") for row in rows],
         "UPTIME": [duration(row["uptime"]) if row["uptime"] is not None else "-" for row in rows],
@@ -140,6 +151,7 @@ def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
         {"GRAPH": []},
         {"LAST ERROR": [row["last_error"][:24] for row in rows] if any(columns["LAST ERROR"]) else []},
         {"UPTIME": []},
+        {"MODELS": []},
         {"DOING": []},
         {"PROCESS": [row["process"] for row in rows]},
     ]
@@ -173,12 +185,19 @@ def status(value: dict[str, Any]) -> str:
         where = " ".join(graph.get("urls", ()))
         who = f"({graph['session']})" if graph.get("session") else ""
         state = f"failed: {graph['error']}" if graph.get("error") else "ready" if graph["ready"] else "not ready"
-        lines.append(" ".join(filter(None, [f"  {graph['name']}: {state}", where, who])))
+        serves = "" if graph.get("error") else f"serves {_some(graph.get('models', [])) or 'no model'}"
+        lines.append(" ".join(filter(None, [f"  {graph['name']}: {state}", where, serves, who])))
     if not value["graphs"]:
         lines.append("  no graphs; start one with dynamo serve --detach")
     for problem in value["problems"]:
         lines += [f"  problem: {problem['found']}", f"           {problem['mend']}"]
     return "\n".join(lines)
+
+
+def _some(models: Sequence[str]) -> str:
+    """The first models of many, and how many more there are."""
+    more = f" and {len(models) - SHOWN_MODELS} more" if len(models) > SHOWN_MODELS else ""
+    return ", ".join(models[:SHOWN_MODELS]) + more
 
 
 def actors(entries: list[dict[str, Any]]) -> str:

@@ -19,6 +19,7 @@ from dynamod.daemon.process import ProcessRecord
 from dynamod.daemon.reload import describe
 from dynamod.daemon.runner import GraphRunner
 from dynamod.daemon.scaling import by_hand
+from dynamod.daemon.served import Served, Service
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
@@ -28,6 +29,7 @@ from dynamod.message.errors import UserError
 from dynamod.observe.metrics import exposition, load, merged
 
 from . import problems
+from .last_worker import require_others
 from .vitals import vitals
 
 if TYPE_CHECKING:
@@ -77,19 +79,22 @@ class Commands:
         node = self._node
         responsive = [process for process in self._processes() if process.answers]  # others would keep us waiting
         answers = await self._asked(responsive, "statistics", GLANCE)
-        rows, cluster = self._rows(), node.cluster_facts()
+        rows, cluster, served = self._rows(), node.cluster_facts(), Served(node)
+        services = {one.name: served.graph(one) for one in self._graphs()}
+        loading = {process.name.partition("/")[0] for process, answer in answers.items() if problems.loads(answer)}
         found = chain(
             problems.of_rows(rows),
             problems.of_models({process.name: answer for process, answer in answers.items()}),
+            problems.of_graphs(name for name, one in services.items() if one.silent and name not in loading),
             problems.of_logs(node.log_store),
             problems.of_cluster(cluster),
             problems.of_kept(node.kept_trouble),
         )
-        graphs: list[dict[str, Any]] = [_status(runner) for runner in node.graphs.values()]
+        graphs: list[dict[str, Any]] = [_status(runner, services[runner.name]) for runner in node.graphs.values()]
         graphs += [{"name": name, "ready": False, "error": kept.why} for name, kept in node.failed.items()]
         for name, file in node.files.items():
-            states = [row.state for row in file.rows()]
-            graphs.append({"name": name, "ready": set(states) <= {"Ready"}, "session": file.session})
+            service = services[name]
+            graphs.append({"name": name, "ready": service.ready, "models": service.models, "session": file.session})
         return {
             "version": __version__,
             "pid": os.getpid(),
@@ -101,14 +106,15 @@ class Commands:
             "cluster": cluster,
             "problems": [msgspec.to_builtins(problem) for problem in found],
             "graphs": graphs,
+            "models": served.models(),
             "components": len(rows),
-            "ready": bool(rows) and all(row["state"] == "Ready" for row in rows),
+            "ready": bool(rows) and all(graph["ready"] for graph in graphs),
             "gpus": node.gpus.table(),
         }
 
     def ps(self, _arguments: Arguments) -> list[dict[str, Any]]:
-        """One row per component and replica."""
-        return self._rows()
+        """One row per component and replica, with the models that can be asked."""
+        return [msgspec.to_builtins(row) for row in self._node.shown_rows()]
 
     async def logs(self, arguments: Arguments) -> dict[str, Any]:
         """Log lines: the last `lines`, or those after the mark `after`; `next` is the mark to go on from."""
@@ -225,22 +231,27 @@ class Commands:
         return self._rows_of(graph, component)
 
     async def scale(self, arguments: Arguments) -> list[dict[str, Any]]:
-        """Run a component in `replicas` processes."""
+        """Run a component in `replicas` processes. `force`: also when a model loses its last worker."""
         graph, component = self._started(arguments)
         if "." in component:
             raise UserError(f"{component} is one process", "scale a component, like Worker")
         replicas = _whole(arguments, "replicas", None)
+        self._require_others(graph, component, arguments, keep=replicas)
         with by_hand(graph, component, replicas):
             await graph.scale(component, replicas, _seconds(arguments))
         return self._rows_of(graph, component)
 
     async def switch(self, arguments: Arguments) -> list[dict[str, Any]]:
-        """Have workers change their `role` while they run. `expected_epoch`: only if it has not changed since."""
+        """Have workers change their `role` while they run. `expected_epoch`: only if it has not changed since.
+
+        `force`: also when a model loses its last worker.
+        """
         graph, component = self._started(arguments)
         role, expected = arguments.get("role"), arguments.get("expected_epoch")
         if role not in ROLES:
             raise UserError(f"role is {role!r}", f"one of: {', '.join(ROLES)}")
         epoch = None if expected is None else _whole(arguments, "expected_epoch", None)
+        self._require_others(graph, component, arguments, role=role)
         with by_hand(graph, component):
             await graph.switch(component, role, _seconds(arguments), epoch)
         return self._rows_of(graph, component)
@@ -252,12 +263,13 @@ class Commands:
         return await self._planners(arguments)
 
     async def drain(self, arguments: Arguments) -> dict[str, Any]:
-        """Take a component out of service."""
-        graph, component = self._found(arguments)
+        """Take a component out of service. `force`: also when a model loses its last worker."""
+        (graph, component), seconds = self._found(arguments), _seconds(arguments)
+        self._require_others(graph, component, arguments, by_hand=False)
         if isinstance(graph, AttachedGraph):
             await graph.stop()
         else:
-            await graph.drain(component, _seconds(arguments))
+            await graph.drain(component, seconds)
         return {"drained": component}
 
     async def stop(self, arguments: Arguments) -> dict[str, Any]:
@@ -279,7 +291,8 @@ class Commands:
         """Start a graph that was handed over."""
         graph = _read(arguments.get("graph"), "use dynamo serve --detach")
         name = check_name(str(arguments.get("name") or "")) or graph_name(graph)
-        return _status(await self._node.start_graph(name, graph, kept=True))
+        runner = await self._node.start_graph(name, graph, kept=True)
+        return _status(runner, Served(self._node).graph(runner))
 
     async def reload(self, arguments: Arguments) -> dict[str, Any]:
         """A graph becomes `new`; without one the daemon's own file is read again. `dry_run`: only say what differs."""
@@ -302,6 +315,23 @@ class Commands:
             await runner.change(new, _seconds(arguments))
             node.graphs_changed()
         return {"graph": name, "changes": changes, "dry_run": bool(arguments.get("dry_run"))}
+
+    def _require_others(
+        self,
+        graph: GraphRunner | AttachedGraph,
+        component: str,
+        arguments: Arguments,
+        *,
+        keep: int = 0,
+        role: str = "",
+        by_hand: bool = True,
+    ) -> None:
+        """Refuse a change that takes a model's last worker away, without `force`. `keep`: replicas that stay."""
+        rows = [row for row in graph.rows() if row.state != "Draining" and _means(msgspec.to_builtins(row), component)]
+        stay = sorted({row.replica for row in rows})[:keep]
+        pids = {row.pid for row in rows if row.replica not in stay}
+        if not arguments.get("force"):
+            require_others(self._node, graph, component, pids, role, by_hand=by_hand)
 
     # Finding.
 
@@ -355,12 +385,13 @@ def _read(value: Any, hint: str) -> Graph:
         raise UserError(f"the graph cannot be read: {error!r}", hint) from None
 
 
-def _status(runner: GraphRunner) -> dict[str, Any]:
+def _status(runner: GraphRunner, service: Service) -> dict[str, Any]:
     return {
         "name": runner.name,
         "target": runner.graph.target,
         "config": runner.graph.source,
-        "ready": runner.ready(),
+        "ready": service.ready,
+        "models": service.models,
         "urls": runner.urls(),
         "components": runner.components(),
         "session": runner.session,

@@ -42,6 +42,18 @@ def of_models(answers: Mapping[str, object]) -> Iterator[Problem]:
             yield Problem(f"{process} cannot serve model {model}: {why}", "correct its files; it is tried again")
 
 
+def loads(answer: object) -> bool:
+    """Whether an ingress process loads a model now, or cannot load it; `answer` as for `of_models`."""
+    return isinstance(answer, Mapping) and bool(answer["loading"] or answer["unloaded"])
+
+
+def of_graphs(names: Iterable[str]) -> Iterator[Problem]:
+    """Graphs whose processes are all Ready, while no model can be asked at their ingress."""
+    for name in names:
+        found = f"graph {name} serves no model: no worker that could answer is there"
+        yield Problem(found, "start a worker, or give one back its role: dynamo ps shows workers and roles")
+
+
 def of_logs(store: LogStore) -> Iterator[Problem]:
     """Log files that cannot be written."""
     if store.failure:

@@ -16,6 +16,7 @@ from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.metrics import CONTENT_TYPE
 
 from .commands import CHANGING, READING, Commands, UnknownName
+from .last_worker import CODE, LastWorker
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
@@ -141,6 +142,8 @@ def _parsed(key: str, text: str) -> Any:
 async def _errors(request: web.Request, handler: Any) -> web.StreamResponse:
     try:
         response: web.StreamResponse = await handler(request)
+    except LastWorker as error:
+        return _error(409, str(error), error.hint, CODE)
     except UnknownName as error:
         return _error(404, str(error), error.hint)
     except UserError as error:
@@ -157,5 +160,6 @@ async def _errors(request: web.Request, handler: Any) -> web.StreamResponse:
     return response
 
 
-def _error(status: int, message: str, hint: str) -> web.Response:
-    return web.json_response({"error": {"message": message, "hint": hint}}, status=status)
+def _error(status: int, message: str, hint: str, code: str = "") -> web.Response:
+    error = {"message": message, "hint": hint} | ({"code": code} if code else {})
+    return web.json_response({"error": error}, status=status)

@@ -13,7 +13,7 @@ from dynamod.actor import Actor, ActorError, Backoff, Crashed, Policy, Reason, S
 from dynamod.discovery.etcd.bridge import EtcdBridge
 from dynamod.discovery.etcd.client import library
 from dynamod.discovery.memory import MemoryRegistry
-from dynamod.graph.graph import Graph
+from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.message.control import Ping
 from dynamod.message.errors import UserError
 from dynamod.observe.capture import LineReader
@@ -28,11 +28,14 @@ from .gpus import Gpus, devices
 from .link import Connection, LinkServer
 from .lock import NodeLock
 from .names import check_name, node_name, watch_namesakes
+from .port_owner import port_owner
 from .recent import Recent, SessionLogs
 from .reload import Kept, follow
 from .rows import Row, down
 from .runner import GraphRunner
+from .served import Served
 from .session import Session
+from .sockets import listen
 from .spawn import Origin
 
 log = logging.getLogger("dynamod.daemon")
@@ -187,12 +190,17 @@ class Node(Actor):
         return {*self.graphs, *self.files}
 
     def rows(self) -> list[Row]:
-        """What `ps` shows: one row per component and replica."""
+        """One row per component and replica, with what the node knows without the registry."""
         graphs: list[GraphRunner | AttachedGraph] = [*self.graphs.values(), *self.files.values()]
         rows = [row for graph in graphs for row in graph.rows()]
         for name, kept in self.failed.items():
             rows += [down(name, spec.name, kept.why) for spec in kept.graph.start_order()]
         return rows
+
+    def shown_rows(self) -> list[Row]:
+        """The same rows, each with the models that can be asked."""
+        served = Served(self)
+        return [served.row(row) for row in self.rows()]
 
     async def start_graph(
         self,
@@ -207,7 +215,11 @@ class Node(Actor):
         """Start a graph. Raises UserError when the name cannot be or is taken, or it cannot start."""
         check_name(name)
         if name in self.names():
-            raise UserError(f"a graph '{name}' runs already", f"stop it first: dynamo stop {name}, or use --name")
+            who = self.graphs[name].session if name in self.graphs else self.files[name].session
+            raise UserError(
+                f"a graph '{name}' runs already{f' ({who})' if who else ''}",
+                f"stop it first: dynamo stop {name}, or use --name",
+            )
         runner = GraphRunner(self, name, graph, origin=origin, session=session, kept=kept, grace=grace)
         self.graphs[name] = runner
         try:
@@ -230,6 +242,16 @@ class Node(Actor):
             self.graphs_changed()
         self.changed()
         self._end_if_unused()
+
+    def listen(self, service: ServiceSpec, host: str, port: int) -> socket.socket:
+        """A listening socket for a service. Raises UserError, which names the owner of a port that is in use."""
+        return listen(host, port, service.name, self._port_owner)
+
+    def _port_owner(self, port: int) -> str:
+        for name, graph in self.graphs.items():
+            if any(url.endswith(f":{port}") for url in graph.urls()):
+                return f"graph '{name}' of this daemon"
+        return port_owner(port)
 
     def forget_graph(self, name: str) -> None:
         """Try no more to start a graph that was handed over and could not start again."""

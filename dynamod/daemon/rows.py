@@ -9,7 +9,8 @@ class Row(msgspec.Struct, frozen=True):
     """One component of one process, as `ps` shows it. Times in seconds.
 
     `session`: the command that it ends with. `detail`: what it does while it starts, or changes its role. `role`: of a
-    worker, its disaggregation mode, or that which it is about to have; empty until it is known.
+    worker, its disaggregation mode, or that which it is about to have; empty until it is known. `models`: those that
+    can be asked at this ingress process, or through this worker (daemon.served).
 
     Of its process: `doing`: what it does, in words. `slow`: that takes far longer than usual. `progress_age`: seconds
     since its last progress. `running`, `waiting`: requests in its engine. `phases`: of its start, with seconds.
@@ -34,6 +35,7 @@ class Row(msgspec.Struct, frozen=True):
     running: int = 0
     waiting: int = 0
     phases: dict[str, float] = {}
+    models: list[str] = []
 
     def of_process(self, facts: ProcessFacts) -> "Row":
         """With what the daemon knows of the component's process."""

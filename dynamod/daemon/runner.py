@@ -22,7 +22,7 @@ from .groups import Group, groups, require_some
 from .process import ProcessRecord
 from .rows import Row
 from .running import Running
-from .sockets import TlsFiles, close_all, listen, url_of
+from .sockets import TlsFiles, close_all, url_of
 from .spawn import Origin
 from .stand_in import stand_in
 
@@ -75,7 +75,7 @@ class GraphRunner:
             require_some(self.graph, self.node.name)
             for group in groups(self.graph, self.node.name):
                 listener = group.listener()
-                sock = listen(listener[1], listener[2], listener[0].name) if listener is not None else None
+                sock = self.node.listen(*listener) if listener is not None else None
                 running = self._groups[group.name] = Running(self, group, sock)
                 running.clocks()  # wrong ones are an error before anything runs
                 for index in range(group.replicas):
@@ -419,7 +419,7 @@ class GraphRunner:
                 spec, host, port = listener
                 sock = free.pop((host, port), None)
                 if sock is None:
-                    sock = listen(host, port, spec.name)
+                    sock = self.node.listen(spec, host, port)
                     undo.callback(sock.close)
                 sockets[name] = sock
         return sockets

@@ -6,14 +6,19 @@ several ingress processes serve one port and a restart refuses no connection.
 
 import errno
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dynamod.message.errors import UserError
 
+from .port_owner import port_owner
 
-def listen(host: str, port: int, who: str) -> socket.socket:
-    """A listening TCP socket. Raises UserError that says what to do when the port cannot be had."""
+
+def listen(host: str, port: int, who: str, owner: Callable[[int], str] = port_owner) -> socket.socket:
+    """A listening TCP socket. `owner`: says who listens on a port, empty when that is not known.
+
+    Raises UserError that says what to do when the port cannot be had.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
@@ -26,8 +31,10 @@ def listen(host: str, port: int, who: str) -> socket.socket:
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
+            by = f" by {found}" if (found := owner(port)) else ""
             raise UserError(
-                f"{who} cannot listen: port {port} is in use", "choose another port or stop its owner"
+                f"{who} cannot listen: port {port} is in use{by}",
+                f"choose another port (--{who}.port) or stop its owner",
             ) from None
         if error.errno == errno.EACCES:
             raise UserError(f"{who} may not listen on port {port}", "choose a port above 1023") from None

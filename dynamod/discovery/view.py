@@ -180,6 +180,18 @@ class View:
             group.put(place, self._serves(place, name, like, pool))
         return group
 
+    def published(self, instance: Instance) -> ModelCard | None:
+        """The card that an instance published; None for one that serves no model."""
+        return self._cards.get(card_key(instance).removeprefix(CARDS))
+
+    def routable(self, card: ModelCard, pool: str = "") -> bool:
+        """Whether a ready instance of the pool takes requests that are made with this card."""
+        return any(self._serves(place, card.name, card, pool) for place in self._models.get(card.name, ()))
+
+    def routes(self, instance: Instance, card: ModelCard) -> bool:
+        """Whether requests that are made with this card go to the instance, in whatever pool it is."""
+        return self._serves(card_key(instance).removeprefix(CARDS), card.name, card, None) is not None
+
     def capabilities(self, card: ModelCard) -> Capabilities | None:
         """What the workers of a model can do whose cards agree with this one; None: nobody serves it to clients."""
         key = _looked_at(card)

@@ -34,7 +34,7 @@ BACKLOG = 4096
 """Connections that wait to be accepted."""
 
 State = Callable[[], Mapping[str, Any]]
-"""Returns `endpoints` (names of what can be asked now) and `instances` (JSON-like rows: all that are alive)."""
+"""Returns `endpoints` (names of what can be asked now) and `instances` (JSON-like rows that requests go to)."""
 
 _FLUSH = 1.0  # seconds that ended streams have to tell their clients
 _FIRST_REQUEST = 0.5  # seconds for the first request of a connection that was accepted before the listener closed

@@ -130,13 +130,16 @@ class Backend(Protocol):
     """Whoever serves models: the Processor actor, in tests a small one of their own."""
 
     def models(self) -> Mapping[str, ModelCard]:
-        """Models that can be asked for now, by name."""
+        """Models that a request may name now: one whose workers are all stuck waits for them."""
+
+    def askable(self) -> Mapping[str, ModelCard]:
+        """Those of them that a request would be placed for now, by name."""
 
     def model(self, name: str) -> "Model | None":
         """Tokenizer and chat template of one of these models; None for a text engine's."""
 
     def health(self) -> Mapping[str, Any]:
-        """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows): all that are alive."""
+        """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows) that requests go to."""
 
     @property
     def adapters(self) -> Adapters:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 
 from dynamod.discovery.records import decoded
@@ -22,7 +22,8 @@ class ParkedModels:
     """`want(model, waits)`: publish that requests wait for a model, or that none does any more.
 
     `keep(card)`, `forget(name)`: from now on the model can be asked for, or only while somebody serves it.
-    `coming(name)`: whether a worker comes by itself; set by whoever knows more than planners say.
+    `coming(name)`: whether a worker comes without a planner; set by the owner that starts workers for requests.
+    `changed()` is called when what planners say has changed.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class ParkedModels:
     ) -> None:
         self._view, self._want, self._keep, self._forget = view, want, keep, forget
         self.coming: Callable[[str], bool] = lambda _name: False
+        self.changed: Callable[[], None] = lambda: None
         self._records: dict[str, ParkedModel] = {}  # by key
         self._models: dict[str, ParkedModel] = {}
         self._leaving: dict[str, asyncio.TimerHandle] = {}
@@ -49,6 +51,7 @@ class ParkedModels:
         for name in {one.card.name for one in (before, record) if one is not None}:
             self._revise(name)
         self._changed.set()
+        self.changed()
 
     def _revise(self, name: str) -> None:
         found = next((one for one in self._records.values() if one.card.name == name), None)
@@ -65,6 +68,7 @@ class ParkedModels:
         del self._leaving[name], self._models[name]
         self._changed.set()
         self._forget(name)
+        self.changed()
 
     def close(self) -> None:
         """Wait for no planner any more."""
@@ -74,9 +78,14 @@ class ParkedModels:
     def __contains__(self, name: str) -> bool:
         return name in self._models
 
-    def places(self) -> set[str]:
-        """Where models are served, or will be when somebody asks for them: dyn://..."""
-        return {record.place for record in self._models.values() if not record.problem}
+    def places(self, names: Collection[str]) -> set[str]:
+        """Where these models are served, or will be when a request asks for them: dyn://..."""
+        return {record.place for name, record in self._models.items() if name in names and not record.problem}
+
+    def hopeful(self, name: str) -> bool:
+        """Whether no planner says of the model that it can start no worker now."""
+        record = self._models.get(name)
+        return record is None or not record.problem
 
     def starts(self, card: ModelCard) -> bool:
         """Whether nobody serves the model, or that below an adapter, and a worker comes for those who wait."""

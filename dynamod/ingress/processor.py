@@ -30,6 +30,7 @@ from dynamod.router.router import RouterSettings
 from dynamod.transport.base import Transport
 
 from .adapters import AdapterLoader, forgotten, kept_adapters
+from .askable import Announce, AskableModels
 from .base import Job, ResponseSink, Run
 from .counts import LoopDelay
 from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows, Row
@@ -56,13 +57,17 @@ CLOCK = 0.5
 
 
 class ProcessorStatistics(msgspec.Struct, frozen=True):
-    """Requests taken, choices in flight, choices completed, models ready. `unloaded`: why models are not, by name."""
+    """Requests taken, choices in flight, choices completed, models ready.
+
+    `unloaded`: why models are not, by name. `loading`: models that are being loaded.
+    """
 
     requests: Total
     flights: int
     landed: Total
     models: int
     unloaded: dict[str, str]
+    loading: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,6 @@ class Explain:
 @dataclass(frozen=True, slots=True)
 class GetBackend:
     """Ask for the `ProcessorBackend` by which requests come."""
-
-
-Announce = Callable[[str, ModelCard | None], None]
 
 
 class ProcessorBackend:
@@ -94,7 +96,7 @@ class ProcessorBackend:
         self._processor, self._view = processor, view
 
     def models(self) -> Mapping[str, ModelCard]:
-        """Models that can be asked for now, by name."""
+        """Models that a request may name now: one whose workers are all stuck waits for them."""
         return self._processor.cards
 
     def model(self, name: str) -> Model | None:
@@ -106,15 +108,13 @@ class ProcessorBackend:
         """What loads and unloads LoRA adapters on the workers."""
         return self._processor.adapters
 
+    def askable(self) -> Mapping[str, ModelCard]:
+        """Models that a request would be placed for now, by name."""
+        return self._processor.askable.models()
+
     def health(self) -> Mapping[str, Any]:
-        """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows): all that are alive."""
-        serving = [instance for name in self._processor.cards for instance in self._view.serving(name)]
-        shown = [instance for instance in self._view.all_instances() if instance.endpoint != "load_metrics"]
-        rows = [msgspec.to_builtins(instance) for instance in shown]
-        for row in rows:
-            del row["transport"]  # the addresses of sockets are for those inside
-        places = {f"dyn://{instance.path}" for instance in serving} | self._processor.parked.places()
-        return {"endpoints": sorted(places), "instances": rows}
+        """See `AskableModels.health`."""
+        return self._processor.askable.health()
 
     async def check(self, job: Job) -> None:
         """Look for mistakes in a request for a model that has been served, loaded or not. Raises RequestError."""
@@ -131,8 +131,8 @@ class ProcessorBackend:
 class Processor(Actor):
     """Knows the models of the registry, loads their tokenizers, and starts requests.
 
-    `announce(name, card)` is called when a model can be asked for here, and with None when no longer; `refused(name,
-    why)` when its files are of no use, and with an empty text when that is over. `node()`: the name of this node;
+    `announce`: see `AskableModels`. `refused(name, why)` is called when the files of a model are of no use, and with an
+    empty text when that is over. `node()`: the name of this node;
     models of workers on other nodes are fetched when they are not found here. `decisions`: requests of which the
     routing decisions are kept. `live`: see `Dispatcher`. `want`: see `ParkedModels`. `keep_adapters`: see
     `AdapterLoader`.
@@ -159,7 +159,7 @@ class Processor(Actor):
         self._view, self._transport = view, transport
         self._needs_blocks = routing.needs_blocks
         self._limits, self._migration_limit, self._longest_move = limits, migration_limit, migration_max_seq_len
-        self._announce, self._refused = announce, refused
+        self._refused = refused
         self._node = node
         self._files: ModelFiles | None = None
         self._checks: GrammarChecks | None = None
@@ -174,6 +174,7 @@ class Processor(Actor):
         self._cards: dict[str, ModelCard] = {}
         self._outdated = False  # other workers may be there than when the cards were read
         self.parked = ParkedModels(view, want, self.keep, self.forget)
+        self.askable = AskableModels(view, lambda: self.cards, self._kept.__contains__, self.parked, announce)
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
         self._requests: RequestsInFlight | None = None
 
@@ -202,6 +203,7 @@ class Processor(Actor):
         self._view.on_model(self._model_changed)
         self._view.on_change(self._changed)
         self._view.on_change(requests.instances_changed)
+        self._view.on_change(self.askable.look)
         for name, card in self._view.models().items():
             self._model_changed(name, card)
         self.context.task(self._watch_clocks(requests), "clocks")
@@ -243,7 +245,7 @@ class Processor(Actor):
         """A snapshot."""
         requests = self._requests
         counts = (requests.started, len(requests), requests.completed) if requests is not None else (0, 0, 0)
-        return ProcessorStatistics(*counts, len(self.cards), dict(self._unloaded))
+        return ProcessorStatistics(*counts, len(self.cards), dict(self._unloaded), tuple(self._loading))
 
     def inspection(self) -> dict[str, Any]:
         """The statistics and the models."""
@@ -267,6 +269,7 @@ class Processor(Actor):
             self._model_changed(card.name, card)
         if not card.parent:
             self._revise_kept()
+        self.askable.look()
 
     def forget(self, name: str) -> None:
         """Let the model be asked for only while somebody serves it."""
@@ -275,6 +278,7 @@ class Processor(Actor):
             self._model_changed(name, None)
         if not below.parent:
             self._revise_kept()
+        self.askable.look()
 
     def _revise_kept(self) -> None:
         """Adapters have been loaded or unloaded, or a model that has some is kept or not."""
@@ -317,8 +321,8 @@ class Processor(Actor):
             self._parsers.pop(name, None)
             self._counts.pop(name, None)
             self._dispatcher.send_nowait(ModelGone(name))
-            if self._cards.pop(name, None) is not None:
-                self._announce(name, None)
+            self._cards.pop(name, None)
+            self.askable.look()
         elif card.parent:
             self._loading[name] = card
             self._take_adapter(name, card)
@@ -359,6 +363,7 @@ class Processor(Actor):
                 return
         if model is None or not wanted():
             return
+        del self._loading[name]
         self._ready(name, model, card)
         try:
             await asyncio.to_thread(model.tokenizer.use_fast_backend)
@@ -394,7 +399,7 @@ class Processor(Actor):
         )
         if not card.parent:  # else the router of the model below decides
             self._dispatcher.send_nowait(ModelServed(card))  # it follows the workers from now on
-        self._announce(name, card)
+        self.askable.look()
         for other, waiting in [one for one in self._loading.items() if one[1].parent == name]:
             self._take_adapter(other, waiting)
 

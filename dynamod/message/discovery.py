@@ -17,6 +17,8 @@ DisaggregationMode = Literal["aggregated", "prefill", "decode"]
 ROLES: tuple[str, ...] = get_args(DisaggregationMode)
 PREFILL: Final = "prefill"
 """The pool of workers that compute prompts for others."""
+LOAD_METRICS: Final = "load_metrics"
+"""An endpoint of every worker, for its load: it takes no requests of clients."""
 
 
 class Instance(msgspec.Struct, frozen=True, omit_defaults=True):

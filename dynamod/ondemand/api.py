@@ -70,7 +70,7 @@ class ListOnDemand(Models):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """The list, without aliases."""
-        states, cards = _states(self._backend), frontend.models(context)
+        states, cards = _states(self._backend), frontend.askable(context)
         names = [*(name for name in states if name in cards), *(name for name in cards if name not in states)]
         rows = [_row(name, cards[name], states.get(cards[name].base)) for name in names if cards[name].name == name]
         return json_response(ModelsOnDemand("list", rows))
@@ -86,7 +86,7 @@ class OneOnDemand(OneModel):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """One entry, also by an alias; without an id the list. Raises NotFound."""
-        card = frontend.models(context).get(context.request.rel_url.path.removeprefix(self.prefix))
+        card = frontend.askable(context).get(context.request.rel_url.path.removeprefix(self.prefix))
         report = _states(self._backend).get(card.base) if card is not None else None
         if card is None or report is None:
             return await super().serve(frontend, context)

@@ -151,7 +151,7 @@ class OnDemandBackend:
 
     def health(self) -> Mapping[str, Any]:
         """As the processor's; models that can be loaded have endpoints too."""
-        found, cards = self._inner.health(), self._inner.models()
+        found, cards = self._inner.health(), self._inner.askable()
         places = {place for name, place in self._places.items() if name in cards}
         return {**found, "endpoints": sorted(places.union(found["endpoints"]))}
 
@@ -163,8 +163,14 @@ class OnDemandBackend:
         return endpoints(self)
 
     def models(self) -> Mapping[str, ModelCard]:
-        """Models that can be asked for, loaded or not; an alias has its model's card."""
-        cards = self._inner.models()
+        """Models that a request may name, loaded or not; an alias has its model's card."""
+        return self._with_aliases(self._inner.models())
+
+    def askable(self) -> Mapping[str, ModelCard]:
+        """Those of them that can be asked now, loaded or not."""
+        return self._with_aliases(self._inner.askable())
+
+    def _with_aliases(self, cards: Mapping[str, ModelCard]) -> Mapping[str, ModelCard]:
         aliases = {alias: cards[name] for alias, name in self._names.items() if alias != name and name in cards}
         return {**cards, **aliases} if aliases else cards
 

@@ -53,13 +53,14 @@ class ProcessStatistics(msgspec.Struct, frozen=True):
     """What `dynamo top` and `status` show of a process.
 
     `mailboxes`: messages that wait, by actor. `engines`: by worker's actor. `unloaded`: why models are not served, by
-    name. `pools`: by worker's actor, without aggregated workers.
+    name. `loading`: models that are being loaded. `pools`: by worker's actor, without aggregated workers.
     """
 
     mailboxes: dict[str, int]
     engines: dict[str, dict[str, float | None]]
     http: HttpStatistics | None
     unloaded: dict[str, str] = {}
+    loading: tuple[str, ...] = ()
     pools: dict[str, PoolFacts] = {}
 
 
@@ -82,6 +83,7 @@ def process_statistics(process_context: "ProcessContext") -> ProcessStatistics:
         engines={path: _numbers(one) for path, one in engines.items() if isinstance(one, msgspec.Struct)},
         http=http_statistics(process_context.http) if process_context.http else None,
         unloaded={name: why for one in found for name, why in getattr(one.own, "unloaded", {}).items()},
+        loading=tuple(name for one in found for name in getattr(one.own, "loading", ())),
         pools={one.kernel.path.lstrip("/"): _pool(one.own) for one in found if getattr(one.own, "pool", "")},
     )
 

@@ -1,5 +1,6 @@
 """How commands find what a name means: one graph, none, or several."""
 
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from dynamod.daemon.names import graph_name
 from dynamod.daemon.node import Node
 from dynamod.daemon.phases import Phases
 from dynamod.daemon.process import ProcessFacts
-from dynamod.discovery.memory import RegistryStatistics
+from dynamod.discovery.memory import MemoryRegistry, RegistryStatistics
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 from dynamod.message.node import Hello
@@ -29,6 +30,7 @@ class Runner:
     names: tuple[str, ...]
     done: list[Any] = field(default_factory=list)
     by_hand: Counter[str] = field(default_factory=Counter)
+    graph: Any = field(default_factory=lambda: SimpleNamespace(services={}))
 
     def has(self, component: str) -> bool:
         return component.removeprefix(f"{self.name}/").split(".")[0] in self.names
@@ -55,10 +57,14 @@ class Row:
     component: str
     process: str
     state: str = "Ready"
+    replica: int = 0
+    pid: int = 0
 
 
 def node(*runners: Runner) -> tuple[Commands, Any]:
     fake = SimpleNamespace(graphs={runner.name: runner for runner in runners}, files={}, failed={}, ended=0)
+    fake.registry = MemoryRegistry(random.Random(1))
+    fake.link = SimpleNamespace(leases=dict, connections=())
     fake.rows = lambda: Node.rows(fake)
     fake.names = lambda: set(fake.graphs)
     fake.stop = lambda _grace: setattr(fake, "ended", fake.ended + 1)

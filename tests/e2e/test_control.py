@@ -192,7 +192,7 @@ def test_scaling_cuts_no_stream(served: Any) -> None:
     assert served.row("Worker")["restarts"] == 0
 
     # to nothing and back
-    none = served.run("dynamo", "scale", "Worker", 0)
+    none = served.run("dynamo", "scale", "Worker", 0, "--force")
     assert (none.code, none.out.strip()) == (0, "no process is left")
     served.until(lambda: served.answers(served.url, "/health") == 503)
     assert served.raw("POST", "/v1/scale/Worker?replicas=1")[0] == 200
@@ -358,7 +358,7 @@ def test_members_of_the_sockets_group_may_change_things(served: Any, how: str) -
 
 def test_zz_drain_then_stop(served: Any) -> None:
     stream = served.stream(served.url, WORDS)
-    done = served.run("dynamo", "drain", "Worker", "-o", "json")
+    done = served.run("dynamo", "drain", "Worker", "--force", "-o", "json")
     assert done.json == {"drained": "Worker"}
     stream.read()
     assert (stream.finish, stream.error) == ("stop", None)

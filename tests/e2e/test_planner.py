@@ -303,7 +303,7 @@ def test_zero_when_nobody_starts_a_worker_in_time_or_at_all(machine: Any) -> Non
     assert refusal(machine, url) == (503, "no worker of model 'sample' was ready within 1 s", 6)
     machine.until(lambda: states(machine) == ["Ready"], 20, "it comes all the same")
     assert machine.chat(url, "hi", max_tokens=2)
-    machine.run("dynamo", "scale", "Worker", "0")
+    machine.run("dynamo", "scale", "Worker", "0", "--force")
     machine.until(lambda: pool(machine)["state"] == "manual", 10, "it has seen it")
     status, message, _ = refusal(machine, url)
     assert (status, "none is started: somebody else has scaled it" in message) == (503, True), message

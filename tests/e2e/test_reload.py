@@ -115,7 +115,7 @@ def test_what_was_drained_comes_back_with_its_file(machine: Any) -> None:
     assert machine.run("dynamo", "scale", "Worker", 1).code == 0
     assert "nothing differs" in machine.run("dynamo", "reload", "-f", file).out, "scaled by hand, it stays"
     for drained in ("Worker", "Frontend"):
-        assert machine.run("dynamo", "drain", drained).code == 0
+        assert machine.run("dynamo", "drain", drained, "--force").code == 0
         machine.until(lambda drained=drained: machine.ps(drained) == [])
     dry = machine.run("dynamo", "reload", "-f", file, "--dry-run")
     assert "Worker: 0 -> 2 processes" in dry.out, dry.err
@@ -125,7 +125,7 @@ def test_what_was_drained_comes_back_with_its_file(machine: Any) -> None:
     machine.until(lambda: [row["state"] for row in machine.ps()] == ["Ready"] * 4)
     machine.until(lambda: machine.serves(url))
     command.tree()
-    assert machine.run("dynamo", "drain", "Worker").code == 0
+    assert machine.run("dynamo", "drain", "Worker", "--force").code == 0
     command.send(signal.SIGHUP)
     machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready"] * 2)
     command.end()

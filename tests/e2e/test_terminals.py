@@ -158,7 +158,7 @@ def test_commands_reach_all_sessions(machine: Any) -> None:
     machine.until(lambda: len(_instances(machine, url)) == 2)
     assert "hello" in machine.chat(url, "hello")
 
-    done = machine.run("dynamo", "drain", "Worker")
+    done = machine.run("dynamo", "drain", "Worker", "--force")
     assert done.code == 0, done.err
     machine.until(lambda: machine.answers(url, "/health") == 503)
     machine.until(lambda: not machine.ps("Worker"))

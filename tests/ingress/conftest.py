@@ -68,6 +68,9 @@ class FakeBackend:
     def models(self) -> Mapping[str, ModelCard]:
         return self.cards
 
+    def askable(self) -> Mapping[str, ModelCard]:
+        return self.cards
+
     def model(self, name: str) -> Model | None:
         return None if self.cards[name].kind == "text" else sample_model()
 

@@ -55,7 +55,7 @@ async def test_requests_wait_until_a_worker_is_there() -> None:
     await place.park()
     assert "m" in place.parked
     assert place.parked.starts(CARD)
-    assert place.parked.places() == {"dyn://n.Worker.generate"}
+    assert place.parked.places({"m"}) == {"dyn://n.Worker.generate"}
     waiting = [asyncio.ensure_future(place.parked.served(CARD, "", 30.0)) for _ in range(3)]
     await asyncio.sleep(5)
     assert not any(one.done() for one in waiting)

@@ -63,6 +63,9 @@ class Inner:
         adapters = {"x": ModelCard("x", parent="a", adapter=Adapter("x"))}
         return {name: ModelCard(name) for name in ("a", "b", "elsewhere")} | adapters
 
+    def askable(self) -> Mapping[str, ModelCard]:
+        return self.models()
+
     def health(self) -> Mapping[str, Any]:
         return {"endpoints": ["dyn://x.y.z"], "instances": []}
 

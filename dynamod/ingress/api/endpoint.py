@@ -74,8 +74,14 @@ class Frontend:
         return f"{wanted}-{secrets.token_hex(4)}" if wanted in self.ids else wanted
 
     def models(self, context: RequestContext) -> Mapping[str, ModelCard]:
-        """Models that a client may ask for now, by name; its key may allow only some, by their names or aliases."""
-        models = self.backend.models()
+        """Models that a request may name now; the client's key may allow only some, by their names or aliases."""
+        return self._allowed(self.backend.models(), context)
+
+    def askable(self, context: RequestContext) -> Mapping[str, ModelCard]:
+        """Those of them that a request would be placed for now, by name."""
+        return self._allowed(self.backend.askable(), context)
+
+    def _allowed(self, models: Mapping[str, ModelCard], context: RequestContext) -> Mapping[str, ModelCard]:
         if context.client is None:
             return models
         return {name: card for name, card in models.items() if context.may_ask(name) or context.may_ask(card.name)}

@@ -65,7 +65,7 @@ class Models(Endpoint):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """The list."""
-        rows = [Model.of(name, card) for name, card in frontend.models(context).items()]
+        rows = [Model.of(name, card) for name, card in frontend.askable(context).items()]
         return json_response(ModelList("list", rows))
 
 
@@ -83,7 +83,7 @@ class OneModel(Models):
         name = context.request.rel_url.path.removeprefix(self.prefix)
         if not name:
             return await super().serve(frontend, context)
-        card = frontend.models(context).get(name)
+        card = frontend.askable(context).get(name)
         if card is None:
             raise NotFound(f"the model `{name[:200]}` does not exist", param="model")
         return json_response(Model.of(name, card))

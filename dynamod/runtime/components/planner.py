@@ -16,7 +16,7 @@ from dynamod.discovery.records import keep
 from dynamod.graph.typed import validate
 from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.message.control import patience
-from dynamod.message.discovery import PREFILL, Instance, ModelCard
+from dynamod.message.discovery import LOAD_METRICS, PREFILL, Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.kv_events import WorkerEvent
 from dynamod.message.pools import Order, Pool
@@ -36,7 +36,6 @@ from .planner_memos import PlannerMemos
 from .planner_nodes import PlannerNodes
 from .pool_orders import PoolOrders
 from .processes import Processes
-from .worker import LOAD_METRICS
 
 log = logging.getLogger("dynamod.planner")
 

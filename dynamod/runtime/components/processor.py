@@ -118,11 +118,11 @@ class ProcessorComponent(Processor):
         registry = self._ctx.process_context.registry
         for kind, endpoint in ENDPOINTS.items():
             key = f"{SERVED}{kind}/{name}/{registry.lease:x}"
-            if card is None:
-                registry.delete(key)
-            elif kind in card.types:
+            if card is not None and kind in card.types:
                 served = ServedModel(kind, name, self._ctx.namespace, self._ctx.component, endpoint)
                 registry.put(key, msgspec.json.encode(served))
+            else:
+                registry.delete(key)
 
     async def _kept_adapters(self) -> None:
         await self._shared.keep()

@@ -15,7 +15,7 @@ from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class, require_format
 from dynamod.graph.typed import validate
 from dynamod.kvcache.tiers.settings import GB
-from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
+from dynamod.message.discovery import LOAD_METRICS, PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Heartbeat
 from dynamod.parsers import AUTO
@@ -28,8 +28,6 @@ from dynamod.worker.worker import Worker
 
 log = logging.getLogger("dynamod.worker")
 
-
-LOAD_METRICS = "load_metrics"
 
 SWITCH = 30.0
 """Seconds that a change of the role may take beyond what open requests get to finish."""

@@ -1,0 +1,112 @@
+"""Whether a change takes away the last worker of a model, on all nodes: the change then needs `force`."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dynamod.daemon.attached import AttachedGraph
+from dynamod.daemon.runner import GraphRunner
+from dynamod.discovery.keys import CARDS, EXITED, INSTANCES, PARKED, QUARANTINED, exited_key, quarantine_key
+from dynamod.discovery.records import decoded
+from dynamod.graph.graph import ON_DEMAND
+from dynamod.message.discovery import PREFILL, Instance, ModelCard
+from dynamod.message.errors import UserError
+from dynamod.message.pools import ParkedModel
+
+if TYPE_CHECKING:
+    from dynamod.daemon.node import Node
+
+CODE = "last_worker"
+"""The code of the refusal in the control API."""
+
+
+class LastWorker(UserError):
+    """The change leaves models without a worker that answers, and `force` is not set."""
+
+    def __init__(self, models: Collection[str], component: str) -> None:
+        self.models = sorted(models)
+        several = len(self.models) > 1
+        super().__init__(
+            f"{'models' if several else 'model'} {', '.join(self.models)} will not be served: "
+            f"{component} has {'their' if several else 'its'} last worker",
+            "use `--force` to do it nevertheless (`force` in the control API)",
+        )
+
+
+class ModelWorker(msgspec.Struct, frozen=True):
+    """One worker of a model that takes requests now. `helps`: it computes prompts for others, and answers none."""
+
+    lease: int
+    card: ModelCard
+    helps: bool
+
+
+def lost(places: Iterable[ModelWorker], gone: Collection[int], roles: Mapping[int, str]) -> set[str]:
+    """Models that are served by these workers, and no longer when leases are `gone`, or have other `roles`."""
+    before = list(places)
+    after = [
+        ModelWorker(one.lease, one.card, roles[one.lease] == PREFILL if one.lease in roles else one.helps)
+        for one in before
+        if one.lease not in gone
+    ]
+    return _served(before) - _served(after)
+
+
+def _served(places: Collection[ModelWorker]) -> set[str]:
+    answering = {name.name: one for one in places if not one.helps for name in one.card.each()}
+    helped = {one.card.name for one in places if one.helps}
+    return {
+        name for name, one in answering.items() if one.card.name in helped or not one.card.capabilities.needs_prefill
+    }
+
+
+def require_others(
+    node: "Node",
+    graph: GraphRunner | AttachedGraph,
+    component: str,
+    pids: Collection[int],
+    role: str = "",
+    *,
+    by_hand: bool = True,
+) -> None:
+    """Raises LastWorker when processes of a component may not end, or get this role.
+
+    A model whose workers are started when a request asks for it is served without one. `by_hand`: the change ends
+    that, since planners leave a pool alone whose size was set by hand.
+    """
+    if isinstance(graph, GraphRunner) and any(one.component_kind == ON_DEMAND for one in graph.graph.services.values()):
+        return
+    leases = node.link.leases()
+    draining = {leases.get(row.pid, 0) for row in node.rows() if row.state == "Draining"}
+    changed = {leases.get(pid, 0) for pid in pids} - draining
+    places = [one for one in _places(node) if one.lease not in draining]
+    if role:
+        can = {one.lease for one in places if one.card.capabilities.role_switch}
+        models = lost(places, (), dict.fromkeys(changed & can, role))
+    else:
+        models = lost(places, changed, {})
+    if not by_hand:
+        models -= _parked(node)
+    if models:
+        raise LastWorker(models, component)
+
+
+def _places(node: "Node") -> list[ModelWorker]:
+    """All workers of the cluster that take requests now."""
+    registry, found = node.registry, list[ModelWorker]()
+    cards = {key.removeprefix(CARDS): value for key, value in registry.items(CARDS)}
+    out = {key for prefix in (EXITED, QUARANTINED) for key, _ in registry.items(prefix)}
+    for key, value in registry.items(INSTANCES):
+        card = decoded(key, cards.get(key.removeprefix(INSTANCES)), ModelCard)
+        instance = decoded(key, value, Instance) if card is not None else None
+        if card is None or instance is None or instance.state != "ready":
+            continue
+        if not {exited_key(instance.instance_id), quarantine_key(instance.instance_id)} & out:
+            found.append(ModelWorker(instance.instance_id, card, instance.pool == PREFILL))
+    return found
+
+
+def _parked(node: "Node") -> set[str]:
+    records = (decoded(key, value, ParkedModel) for key, value in node.registry.items(PARKED))
+    return {one.card.name for one in records if one is not None and not one.problem}

@@ -1,0 +1,48 @@
+"""Which process listens on a TCP port of this machine, as /proc shows it."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_LISTEN = "0A"
+"""The state of a listening socket in /proc/net/tcp."""
+SEARCH_LIMIT_S = 0.5
+"""Seconds for the search: the daemon does nothing else meanwhile."""
+
+
+def port_owner(port: int, proc: Path = Path("/proc")) -> str:
+    """`process 123 (nginx)`; empty for a port without a listener and for a process that this user may not look at."""
+    sockets = {f"socket:[{inode}]" for inode in _listening(port, proc)}
+    end = time.monotonic() + SEARCH_LIMIT_S
+    for folder in proc.iterdir() if sockets else ():
+        if time.monotonic() > end:
+            break
+        if folder.name.isdigit() and sockets & {*_descriptors(folder)}:
+            return f"process {folder.name}{_program(folder)}"
+    return ""
+
+
+def _listening(port: int, proc: Path) -> Iterator[str]:
+    """Inodes of the sockets that listen on the port, at any address."""
+    for table in ("net/tcp", "net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (proc / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                    yield fields[9]
+
+
+def _descriptors(folder: Path) -> Iterator[str]:
+    """What the open descriptors of a process are; none where this user may not look, or the process has ended."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder / "fd"):
+            with contextlib.suppress(OSError):
+                yield os.readlink(entry.path)
+
+
+def _program(folder: Path) -> str:
+    with contextlib.suppress(OSError):
+        return f" ({(folder / 'comm').read_text().strip()})"
+    return ""

@@ -1,0 +1,108 @@
+"""Which models can be asked at the ingress processes of this node, as those have published it: for `ps` and `status`.
+
+An ingress process publishes a model while it would place a request for it (`ingress/askable.py`). A worker counts when
+that is so for one of its models. Where no ingress process runs, a worker counts with what it has published.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from dynamod.discovery.keys import CARDS, INSTANCES, quarantine_key
+from dynamod.discovery.records import decoded
+from dynamod.graph.graph import ON_DEMAND, PROCESSOR
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.runtime.components.served import SERVED, ServedModel
+
+from .attached import AttachedGraph
+from .rows import Row
+from .runner import GraphRunner
+
+if TYPE_CHECKING:
+    from .node import Node
+
+T = TypeVar("T")
+
+NOT_LOADED = "no ingress has loaded its model"
+"""What `ps` says of a worker that is Ready and gets no requests yet."""
+
+
+class Service(msgspec.Struct, frozen=True):
+    """What a graph serves. `ready`: all its processes are Ready, and its models can be asked. `models`: those.
+
+    `silent`: it has an ingress and all is Ready, but no model can be asked.
+    """
+
+    ready: bool
+    models: list[str]
+    silent: bool = False
+
+
+class Served:
+    """One look at the registry of the node."""
+
+    def __init__(self, node: "Node") -> None:
+        self._registry, self._leases = node.registry, node.link.leases()
+        self._stuck = {one.lease for one in node.link.connections if one.why}
+        self._has_ingress = any(has_ingress(runner) for runner in node.graphs.values())
+        self._by_lease = {lease: self._asked_at(lease) for lease in self._leases.values()}
+        self._asked = {name for names in self._by_lease.values() for name in names}
+
+    def row(self, row: Row) -> Row:
+        """The row of `ps`, with the models that can be asked through its process."""
+        lease = self._leases.get(row.pid)
+        if lease is None:
+            return row
+        published = self._published_by(lease)
+        usable = published & self._asked if self._has_ingress else published
+        changed = msgspec.structs.replace(row, models=sorted(usable | self._by_lease[lease]))
+        if published and not usable and row.state == "Ready" and not row.detail:
+            changed = msgspec.structs.replace(changed, detail=NOT_LOADED)
+        return changed
+
+    def graph(self, graph: GraphRunner | AttachedGraph) -> Service:
+        """What a graph serves now."""
+        rows = [row for row in map(self.row, graph.rows()) if row.state != "Draining"]
+        up = bool(rows) and all(row.state == "Ready" for row in rows)
+        loaded = up and not any(row.detail == NOT_LOADED for row in rows)
+        if not isinstance(graph, GraphRunner) or not has_ingress(graph):
+            return Service(loaded, sorted({name for row in rows for name in row.models}))
+        leases = {self._leases.get(row.pid, 0) for row in rows}
+        models = {name for lease in leases for name in self._by_lease.get(lease, ())}
+        return Service(loaded and bool(models), sorted(models), up and not models)
+
+    def models(self) -> list[str]:
+        """All that can be asked at this node."""
+        own = self._leases.values() if not self._has_ingress else ()
+        return sorted(self._asked.union(*(self._published_by(lease) for lease in own)))
+
+    def _asked_at(self, lease: int) -> set[str]:
+        """Models that can be asked at an ingress process; none at one that is stuck."""
+        if lease in self._stuck:
+            return set()
+        return {one.model for one in self._records(lease, SERVED, ServedModel).values()}
+
+    def _published_by(self, lease: int) -> set[str]:
+        """Models for clients that a worker has published, while requests may go to it."""
+        if self._registry.own(quarantine_key(lease)) is not None:
+            return set()
+        instances = self._records(lease, INSTANCES, Instance)
+        ready = {place for place, one in instances.items() if one.state == "ready"}
+        cards = {place: card for place, card in self._records(lease, CARDS, ModelCard).items() if card.types}
+        return {card.name for place in cards.keys() & ready for card in cards[place].each()}
+
+    def _records(self, lease: int, prefix: str, kind: type[T]) -> Mapping[str, T]:
+        """What a process has put under a prefix, by the rest of the key."""
+        found: dict[str, T] = {}
+        for key in self._registry.keys_of(lease):
+            held = self._registry.own(key) if key.startswith(prefix) else None
+            if held is not None and (record := decoded(key, held[0], kind)) is not None:
+                found[key.removeprefix(prefix)] = record
+        return found
+
+
+def has_ingress(runner: GraphRunner) -> bool:
+    """Whether the graph runs an ingress on this node."""
+    kinds = {runner.graph.services[name].component_kind for name in runner.components()}
+    return bool(kinds & {PROCESSOR, ON_DEMAND})

@@ -1,0 +1,158 @@
+"""`status`, `doctor`, `ps`, `/health` and `/v1/models` agree about which models can be asked, whatever happens."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+MOMENT = 4
+"""Samples in a row that may differ: one source was asked before a change, the other after it."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What each source said, one after the other. `code`: of `dynamo status`."""
+
+    models: frozenset[str]
+    healthy: bool
+    instances: bool
+    status: frozenset[str]
+    ready: bool
+    problems: bool
+    ps: frozenset[str]
+    worker: frozenset[str]
+
+    def faults(self) -> list[str]:
+        """How the sources differ."""
+        said = {"status": self.status, "ps": self.ps, "ps of the workers": self.worker}
+        found = [
+            f"{who} {sorted(one)}, /v1/models {sorted(self.models)}" for who, one in said.items() if one != self.models
+        ]
+        if self.healthy != bool(self.models):
+            found.append(f"/health {self.healthy}, /v1/models {sorted(self.models)}")
+        if self.instances != bool(self.models):
+            found.append(f"/health lists instances: {self.instances}, /v1/models {sorted(self.models)}")
+        if self.ready and not self.models:
+            found.append("status says ready, /v1/models is empty")
+        return found
+
+
+def sample(machine: Any, url: str) -> Sample:
+    """Ask all of them. An ingress that is away has no models."""
+    try:
+        models = {one["id"] for one in json.loads(machine.ask(url, "/v1/models")[1])["data"]}
+        code, text = machine.ask(url, "/health")
+    except (OSError, KeyError):
+        models, code, text = set(), 503, "{}"
+    status, rows = machine.raw("GET", "/v1/status")[1], machine.raw("GET", "/v1/ps")[1]
+    (graph,) = status["graphs"] or [{"models": [], "ready": False}]  # it is about to start
+    return Sample(
+        frozenset(models),
+        code == 200,
+        bool(json.loads(text).get("instances")),
+        frozenset(graph["models"]),
+        graph["ready"],
+        bool(status["problems"]),
+        frozenset(name for row in rows if row["component"] == "Processor" for name in row["models"]),
+        frozenset(name for row in rows if row["component"] == "Worker" for name in row["models"]),
+    )
+
+
+class Watch:
+    """Samples all sources again and again, until it is closed."""
+
+    def __init__(self, machine: Any, url: str) -> None:
+        self._machine, self._url = machine, url
+        self.samples: list[Sample] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                self.samples.append(sample(self._machine, self._url))
+            except OSError:  # the daemon is not there yet
+                pass
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def settled(self, models: set[str]) -> Sample:
+        """Wait until all sources agree that these can be asked."""
+
+        def look() -> Sample | None:
+            last = self.samples[-1] if self.samples else None
+            return last if last is not None and last.models == models and not last.faults() else None
+
+        return self._machine.until(look, what=f"{models} everywhere, not {self.samples[-1:]}")
+
+    def differences(self) -> list[str]:
+        """Disagreements that lasted for longer than a moment."""
+        row, found = 0, list[str]()
+        for one in self.samples:
+            row = row + 1 if (faults := one.faults()) else 0
+            if row > MOMENT:
+                found += faults
+        return found
+
+
+@contextmanager
+def watched(machine: Any, url: str) -> Iterator[Watch]:
+    watch = Watch(machine, url)
+    try:
+        yield watch
+    finally:
+        watch.close()
+    assert watch.differences() == []
+
+
+def test_all_say_the_same_during_start_switch_drain_and_kill(machine: Any) -> None:
+    port = machine.port()
+    url = f"http://127.0.0.1:{port}"
+    with watched(machine, url) as watch:
+        command = machine.start(
+            "dynamo",
+            *("serve", "graphs.agg:Frontend", "-f", "configs/agg.yaml", "--Worker.engine=mocker"),
+            f"--Frontend.port={port}",
+        )
+        command.ready()
+        assert not watch.settled({"sample"}).problems
+
+        def change(*words: object) -> Any:
+            return machine.run("dynamo", *words, seconds=60)
+
+        assert change("switch", "Worker.0", "prefill", "--force").code == 0
+        assert watch.settled(set()).problems, "no model, although all processes are Ready"
+        assert (machine.run("dynamo", "status").code, machine.run("dynamo", "doctor").code) == (1, 1)
+        assert "serves no model" in machine.run("dynamo", "status").out
+        assert change("switch", "Worker.0", "aggregated").code == 0
+        assert not watch.settled({"sample"}).problems
+        shown = machine.run("dynamo", "status")
+        assert (shown.code, "agg: ready" in shown.out, "serves sample" in shown.out) == (0, True, True)
+        assert "graph agg serves sample" in machine.run("dynamo", "doctor", "--port", machine.port()).out
+        assert "| sample" in machine.run("dynamo", "ps").out
+
+        os.kill(machine.row("Worker")["pid"], signal.SIGKILL)
+        watch.settled(set())
+        watch.settled({"sample"})
+        os.kill(machine.row("Worker")["pid"], signal.SIGSTOP)
+        watch.settled(set())
+        watch.settled({"sample"})  # it is killed and started again
+
+        assert change("scale", "Worker", "0", "--force").code == 0
+        assert watch.settled(set()).problems
+        assert change("scale", "Worker", "1").code == 0
+        watch.settled({"sample"})
+        assert change("drain", "Worker", "--force").code == 0
+        watch.settled(set())
+        os.kill(machine.row("Frontend")["pid"], signal.SIGKILL)
+        machine.until(lambda: machine.row("Frontend")["state"] == "Ready")
+        watch.settled(set())

@@ -1,0 +1,157 @@
+"""Which models can be asked: the card is loaded, and a request would be placed."""
+
+import random
+from typing import Any
+
+import msgspec
+
+from dynamod.discovery.keys import (
+    PARKED,
+    card_key,
+    exited_key,
+    instance_key,
+    parked_key,
+    quarantine_key,
+)
+from dynamod.discovery.memory import MemoryRegistry
+from dynamod.discovery.view import View
+from dynamod.ingress.askable import AskableModels
+from dynamod.ingress.parked import ParkedModels
+from dynamod.message.discovery import PREFILL, Capabilities, Instance, ModelCard
+from dynamod.message.pools import ParkedModel
+
+CARD = ModelCard("m", mdc_sum="x")
+HELPER = msgspec.structs.replace(CARD, types=())
+
+
+class Place:
+    """A registry with a view of it, cards that a test loads, and what was announced."""
+
+    def __init__(self) -> None:
+        self.registry = MemoryRegistry(random.Random(1))
+        self.view = View(self.registry)  # type: ignore[arg-type]  # with leases of its own for each worker
+        self.cards: dict[str, ModelCard] = {}
+        self.kept: set[str] = set()
+        self.told: list[tuple[str, bool]] = []
+        parked = ParkedModels(self.view, lambda _name, _waits: None, lambda _card: None, lambda _name: None)
+        self.askable = AskableModels(
+            self.view,
+            lambda: self.cards,
+            self.kept.__contains__,
+            parked,
+            lambda name, card: self.told.append((name, card is not None)),
+        )
+        self.view.on_change(self.askable.look)
+        self.registry.watch(PARKED, parked.record)
+        self.daemon = self.registry.grant()
+
+    def worker(self, card: ModelCard | None = CARD, pool: str = "", endpoint: str = "generate") -> Instance:
+        lease = self.registry.grant()
+        instance = Instance("n", "Worker", endpoint, lease, {"unix": "/secret"}, pool=pool)
+        self.put(instance_key(instance), instance, lease)
+        if card is not None:
+            self.put(card_key(instance), card, lease)
+        return instance
+
+    def load(self, card: ModelCard = CARD) -> None:
+        self.cards[card.name] = card
+        self.askable.look()
+
+    def put(self, key: str, value: Any, lease: int) -> None:
+        self.registry.put(key, msgspec.json.encode(value), lease)
+
+    def mark(self, key: str, here: bool = True) -> None:
+        if here:
+            self.registry.put(key, b"why", self.daemon)
+        else:
+            self.registry.delete(key, self.daemon)
+
+    @property
+    def ids(self) -> list[int]:
+        return [row["instance_id"] for row in self.askable.health()["instances"]]
+
+
+def test_a_worker_counts_when_its_card_is_loaded() -> None:
+    place = Place()
+    worker = place.worker()
+    assert (place.askable.models(), place.askable.health()) == ({}, {"endpoints": [], "instances": []})
+    place.load()
+    assert set(place.askable.models()) == {"m"}
+    health = place.askable.health()
+    assert health["endpoints"] == ["dyn://n.Worker.generate"]
+    assert [row["instance_id"] for row in health["instances"]] == [worker.instance_id]
+    assert "transport" not in health["instances"][0], "sockets are for processes inside"
+    place.load()
+    assert place.told == [("m", True)], "once"
+
+
+def test_a_stuck_or_ended_worker_takes_no_request() -> None:
+    place = Place()
+    one, two = place.worker(), place.worker()
+    place.load()
+    for key in (quarantine_key, exited_key):
+        place.mark(key(one.instance_id))
+        assert (set(place.askable.models()), place.ids) == ({"m"}, [two.instance_id])
+        place.mark(key(two.instance_id))
+        assert (place.askable.models(), place.ids) == ({}, [])
+        place.mark(key(one.instance_id), here=False)
+        place.mark(key(two.instance_id), here=False)
+        assert len(place.ids) == 2
+    assert place.told == [("m", True), ("m", False), ("m", True), ("m", False), ("m", True)]
+
+
+def test_prefill_workers_alone_serve_no_model() -> None:
+    place = Place()
+    worker = place.worker()
+    place.load()
+    helper = place.worker(HELPER, PREFILL)
+    assert set(place.ids) == {worker.instance_id, helper.instance_id}
+    place.registry.revoke(worker.instance_id)
+    assert (place.askable.models(), place.ids) == ({}, [])
+    assert place.askable.health()["endpoints"] == []
+
+
+def test_a_model_whose_workers_compute_no_prompts_needs_a_prefill_worker() -> None:
+    place = Place()
+    card = msgspec.structs.replace(CARD, capabilities=Capabilities(needs_prefill=True))
+    place.worker(card)
+    place.load(card)
+    assert place.askable.models() == {}
+    helper = place.worker(msgspec.structs.replace(card, types=()), PREFILL)
+    assert set(place.askable.models()) == {"m"}
+    place.registry.revoke(helper.instance_id)
+    assert place.askable.models() == {}
+
+
+def test_a_worker_with_other_files_does_not_count() -> None:
+    place = Place()
+    place.load()
+    place.worker(msgspec.structs.replace(CARD, mdc_sum="other"))
+    assert (place.askable.models(), place.ids) == ({}, [])
+
+
+def test_endpoints_without_a_model_are_instances() -> None:
+    place = Place()
+    own = place.worker(None, endpoint="mine")
+    place.worker(None, endpoint="load_metrics")
+    assert place.ids == [own.instance_id]
+    assert place.askable.health()["endpoints"] == []
+
+
+def test_a_model_whose_workers_start_on_demand_can_be_asked_unless_none_can_start() -> None:
+    place = Place()
+    place.kept.add("m")
+    place.load()
+    assert set(place.askable.models()) == {"m"}
+
+    def park(problem: str) -> None:
+        record = ParkedModel(card=CARD, place="dyn://n.Worker.generate", startup=1.0, problem=problem)
+        place.put(parked_key(place.daemon, "Worker"), record, place.daemon)
+
+    park("")
+    assert place.askable.health()["endpoints"] == ["dyn://n.Worker.generate"]
+    park("no GPU is free")
+    assert (place.askable.models(), place.askable.health()["endpoints"]) == ({}, [])
+    place.worker()
+    assert set(place.askable.models()) == {"m"}
+    assert place.told == [("m", True), ("m", False), ("m", True)]
