@@ -59,7 +59,7 @@ PACKAGES |= {
 PACKAGES["cli"] = BELOW | {"runtime", "sdk", "daemon", "control", "sim", "replay"}
 PACKAGES["compat"] = PACKAGES["cli"] | {"cli"}
 
-LAUNCH = {"attach", "components", "liveness", "owned", "paths", "plan", "release", "statistics"}
+LAUNCH = {"attach", "components", "liveness", "owned", "paths", "plan", "release", "snapshot", "statistics"}
 """Modules of `runtime` that `daemon` and `control` may import: what is said to a process, not what runs in one."""
 
 TOP_LEVEL = {"dynamod", "graphs", "configs", "tests", "systemd", "pyproject.toml", "README.md"} | {

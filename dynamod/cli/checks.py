@@ -36,6 +36,12 @@ T = TypeVar("T")
 State = Literal["ok", "warn", "fail"]
 FILES = 4096
 """Open files that a node with a thousand streams needs."""
+SKIPPED = {
+    "dynamod_messages_unknown_total": "messages of unknown kinds",
+    "dynamod_records_ignored_total": "registry values that cannot be read",
+    "dynamod_records_unknown_fields_total": "unknown fields of registry values",
+}
+"""Metrics of what was skipped because it is newer, or damaged."""
 SKEW = 2.0
 """Seconds between two clocks above which times in logs mislead."""
 
@@ -87,6 +93,8 @@ async def examine(explicit: str | None, ports: Sequence[int], environ: Mapping[s
             yield finding
         async for finding in cluster_of_daemon(known, status["cluster"], environ):
             yield finding
+        with contextlib.suppress(UserError):  # a daemon that cannot be asked has its own finding
+            yield newer_nodes(await asyncio.to_thread(Control(explicit).metrics))
     async for finding in workers(known):
         yield finding
 
@@ -99,6 +107,19 @@ def graphs(found: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         elif not graph.get("error"):
             mend = "" if graph["ready"] else "wait until it is ready, see dynamo status"
             yield Finding("models", "ok" if graph["ready"] else "warn", f"graph {graph['name']} serves no model", mend)
+
+
+def newer_nodes(metrics: str) -> Finding:
+    """What nodes of a newer release have sent and this one has skipped, as the node's metrics count it."""
+    found: list[str] = []
+    for name, what in SKIPPED.items():
+        lines = [line for line in metrics.splitlines() if line.startswith(f"{name}{{")]
+        if count := round(sum(float(line.rpartition("}")[2].split()[0]) for line in lines)):
+            found.append(f"{what} {count} times")
+    if found:
+        text = f"processes of this node have skipped {', '.join(found)}; see dynamo logs"
+        return Finding("releases", "warn", text, "upgrade this node, if others run a newer release")
+    return Finding("releases", "ok", "nothing came that this release does not know")
 
 
 async def cluster_here(environ: Mapping[str, str]) -> AsyncIterator[Finding]:

@@ -43,6 +43,11 @@ class Control:
         text = urlencode({key: value for key, value in query.items() if value not in (None, "")})
         return self._answer("GET", f"/v1/{path}{'?' + text if text else ''}", None, TIMEOUT * 2)
 
+    def metrics(self) -> str:
+        """Statistics of the daemon and of all its processes, as Prometheus text. Raises UserError."""
+        with self._open("GET", "/v1/metrics", None, TIMEOUT * 2) as response:
+            return response.read().decode()
+
     def post(self, command: str, seconds: float | None = None, **arguments: Any) -> Any:
         """Change something, within `seconds`. Argument `timeout`: seconds that open streams may finish."""
         if seconds is None:

@@ -20,6 +20,7 @@ from dynamod.observe.capture import LineReader
 from dynamod.observe.logstore import LogStore
 from dynamod.runtime.liveness import Clocks, clocks_of
 from dynamod.runtime.paths import RunFolder, link_path, logs_folder
+from dynamod.runtime.snapshot import Snapshot, adopt, installed
 from dynamod.transport.waiting import comes
 
 from .attached import AttachedGraph
@@ -100,6 +101,8 @@ class Node(Actor):
         self._readers: dict[str, LineReader] = {}
         self._waiters: list[Callable[[], None]] = []
         self._namesakes: set[str] = set()  # other machines of our name
+        self._snapshot: Snapshot | None = None
+        self._pinned = asyncio.Event()  # the snapshot is taken, or there is none
 
     async def started(self) -> None:
         """Take the lock of the node and begin to listen. Raises NodeHeld, UserError."""
@@ -113,6 +116,7 @@ class Node(Actor):
             self.log_store = LogStore(logs_folder(self.folder.path))
         except OSError as error:
             raise UserError(f"the run folder cannot be used: {error}", "choose another --socket") from None
+        self.context.task(self._pin(), "snapshot")
         self.recent = Recent(self.log_store)
         self._handlers = [self.recent, SessionLogs(self._to_sessions)]
         for handler in self._handlers:
@@ -158,8 +162,29 @@ class Node(Actor):
             logging.getLogger().removeHandler(handler)
         if hasattr(self, "log_store"):
             self.log_store.close()
+            if self._snapshot is not None:
+                self._snapshot.give_back()
             self.folder.remove()
         self.lock.leave()  # last: who finds it free finds nothing of ours
+
+    async def _pin(self) -> None:
+        """Copy the installed package, and import from the copy from now on."""
+        try:
+            if (source := installed()) is not None:
+                snapshot = Snapshot(source, self.folder.path / "code")
+                await asyncio.to_thread(snapshot.take)
+                adopt(snapshot.folder)
+                self._snapshot = snapshot
+        except OSError as error:
+            log.warning("no copy of the installed package: an upgrade needs a restart of this daemon (%s)", error)
+        finally:
+            self._pinned.set()
+
+    async def pinned(self, python: str) -> Snapshot | None:
+        """The snapshot that processes of this interpreter's environment run from; None: from the package as it is."""
+        await self._pinned.wait()
+        found = self._snapshot
+        return found if found is not None and found.covers(python) and found.usable else None
 
     @handle
     async def ping(self, message: Ping) -> str | ActorError:
@@ -352,6 +377,8 @@ class Node(Actor):
             with contextlib.suppress(OSError, UserError):
                 self.folder.restore()
                 self.lock.restore()
+                if self._snapshot is not None:
+                    await asyncio.to_thread(self._snapshot.restore)
             if not self.lock.held and (other := self.lock.holder()):
                 self._fail(f"process {other} holds the node now")
             for session in self.sessions:

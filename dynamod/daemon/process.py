@@ -153,7 +153,9 @@ class Process(Actor):
         fds: Sequence[int],
         warm: str,
         clocks: Clocks,
+        command: str = "",
     ) -> None:
+        self._command = command or origin.python
         self._node, self._plan, self._record, self._origin, self._environ = node, plan, record, origin, environ
         self._fds, self._warm, self._clocks = fds, warm, clocks
         self._child: Child | None = None
@@ -168,8 +170,11 @@ class Process(Actor):
     async def started(self) -> None:
         """Spawn the child and wait until its components are Ready."""
         record = self._record
+        snapshot = await self._node.pinned(self._command)
+        if snapshot is not None:
+            self._plan = msgspec.structs.replace(self._plan, code=str(snapshot.folder))
         child = take_spare(self._warm, self._origin, self._environ)
-        self._child = child = child or Child(self._environ, self._warm, self._origin)
+        self._child = child = child or Child(self._environ, self._warm, self._origin, snapshot)
         self._memory_kills = memory_kills()
         record.pid = child.pid
         child.send_plan(encode(self._plan), self._fds)

@@ -122,6 +122,7 @@ class Running:
         """How to start replica `index`, under the supervisor's name `child`."""
         runner, environ, clocks = self.runner, self._environment(index), self.clocks()
         origin = replace(runner.origin, python=self.group.python or runner.origin.python)
+        command = runner.origin.python
         fds = [self.sock.fileno()] if self.sock is not None else []
         warm = "worker" if self.sock is None else "ingress"
 
@@ -129,7 +130,9 @@ class Running:
             plan = self._plan(index, child, environ)  # with the settings that the other components have by now
             record = runner.records[child] = ProcessRecord(plan.name)
             record.grace = plan.grace
-            return Process(runner.node, plan, record, origin, environ, fds=fds, warm=warm, clocks=clocks)
+            return Process(
+                runner.node, plan, record, origin, environ, fds=fds, warm=warm, clocks=clocks, command=command
+            )
 
         return Spec(child, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5)
 

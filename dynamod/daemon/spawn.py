@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dynamod.runtime.attach import NOT_OURS
+from dynamod.runtime.snapshot import Snapshot, environment
 from dynamod.transport.framing import pack
 
 
@@ -34,7 +35,7 @@ class Origin:
 class Child:
     """A process that runs `dynamod.runtime.host`, in a session of its own. `sock` is our end of its socket pair."""
 
-    def __init__(self, environ: Mapping[str, str], warm: str, origin: Origin) -> None:
+    def __init__(self, environ: Mapping[str, str], warm: str, origin: Origin, snapshot: Snapshot | None = None) -> None:
         self.sock, theirs = socket.socketpair()
         try:
             self.popen = subprocess.Popen(
@@ -42,7 +43,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=dict(environ),
+                env=environment(environ, snapshot.folder) if snapshot is not None else dict(environ),
                 cwd=origin.folder or None,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

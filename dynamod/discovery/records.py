@@ -1,6 +1,8 @@
 """Values of the registry. Other systems, newer versions and mistakes put values there that must stop nobody."""
 
+import functools
 import logging
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,21 +17,26 @@ log = logging.getLogger("dynamod.registry")
 
 _said: dict[str, bytes] = {}
 """By key: the value that the log has a line about."""
-_ignored = 0
+_ignored = _unknown_fields = 0
+_said_fields: set[tuple[str, str]] = set()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 REMEMBERED = 1000
 
 
 class RecordStatistics(msgspec.Struct, frozen=True):
-    """Values of the registry that this process could not read and has skipped."""
+    """Values of the registry that this process could not read and has skipped.
+
+    `unknown_fields`: fields and sections of other values, which only a newer release knows.
+    """
 
     ignored: Total
+    unknown_fields: Total = 0
 
 
 def statistics() -> RecordStatistics:
     """Counts of this process."""
-    return RecordStatistics(_ignored)
+    return RecordStatistics(_ignored, _unknown_fields)
 
 
 def decoded(key: str, value: bytes | None, kind: type[T]) -> T | None:
@@ -48,7 +55,40 @@ def decoded(key: str, value: bytes | None, kind: type[T]) -> T | None:
                 _said.clear()
             _said[key] = value
         return None
+    _count_unknown(value, kind)
     return found
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct] | None]:
+    """Names of fields, each with its struct where it is a section of its own."""
+    found = {}
+    for field in msgspec.structs.fields(kind):
+        section = field.type if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct) else None
+        found[field.encode_name] = section
+    return found
+
+
+def _count_unknown(value: bytes, kind: type[Any]) -> None:
+    """Count the fields and sections that a newer release has; the decoder has skipped them."""
+    global _unknown_fields
+    if not issubclass(kind, msgspec.Struct):
+        return
+    for name in _unknown(msgspec.json.decode(value), kind):
+        _unknown_fields += 1
+        said = (kind.__name__, name)
+        if said not in _said_fields and len(_said_fields) < REMEMBERED:
+            _said_fields.add(said)
+            log.warning("skipped the field %.100r of a %s: this release does not know it", name, kind.__name__)
+
+
+def _unknown(value: Any, kind: type[msgspec.Struct]) -> Iterator[str]:
+    fields = _fields(kind)
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        if name not in fields:
+            yield name
+        elif (section := fields[name]) is not None:
+            yield from (f"{name}.{one}" for one in _unknown(inner, section))
 
 
 def keep(table: dict[str, T], kind: type[T]) -> Watcher:

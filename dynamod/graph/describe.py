@@ -14,6 +14,7 @@ from dynamod.graph.build import Node, Topology
 from dynamod.graph.config import check_sections, component_config, service_args
 from dynamod.graph.document import Document
 from dynamod.graph.graph import DependsInfo, EndpointInfo, Graph, ServiceSpec
+from dynamod.graph.importing import lasting
 from dynamod.graph.options import default_placement
 from dynamod.graph.service import Service
 from dynamod.message.errors import UserError
@@ -94,4 +95,4 @@ def _origin(service: Service[Any]) -> tuple[str, str, str]:
         code = hashlib.sha1(Path(file).read_bytes(), usedforsecurity=False).hexdigest()[:12] if file else ""
     except OSError:
         code = ""
-    return f"{module.__name__}:{qualname}", file, code
+    return f"{module.__name__}:{qualname}", lasting(file), code

@@ -19,17 +19,24 @@ from traceback import walk_tb
 from types import ModuleType, TracebackType
 from typing import Self
 
+import dynamod
 from dynamod.message.errors import UserError
 from dynamod.message.hints import known_hint, names, near
 
-_OURS = Path(__file__).resolve().parent.parent
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 
 
 def shipped_root() -> Path:
     """Folder with the `graphs/` and `configs/` that come with dynamod: in the wheel, or in the checkout."""
-    wheel = _OURS / "shipped"
-    return wheel if wheel.is_dir() else _OURS.parent
+    ours = Path(dynamod.__path__[0]).resolve()
+    wheel = ours / "shipped"
+    return wheel if wheel.is_dir() else ours.parent
+
+
+def lasting(file: str) -> str:
+    """A file of ours where it was installed: a daemon runs from a snapshot, which goes with it."""
+    first, *others = dynamod.__path__
+    return file.replace(first, others[-1], 1) if others and file.startswith(first + os.sep) else file
 
 
 def find_module(root: str | Path, name: str) -> Path | None:
@@ -259,7 +266,8 @@ def _source(module: ModuleType) -> str:
 
 def _of_user(file: str) -> bool:
     """Whether a source is none of Python's import machinery, its library, an installed package or dynamod."""
-    return not file.startswith(("<", _STDLIB, str(_OURS) + os.sep)) and "-packages" not in file
+    ours = tuple(str(Path(entry).resolve()) + os.sep for entry in dynamod.__path__)
+    return not file.startswith(("<", _STDLIB, *ours)) and "-packages" not in file
 
 
 def _user_frame(trace: TracebackType | None) -> str:

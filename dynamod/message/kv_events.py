@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from dynamod.message import newer
+
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, tag="stored", gc=False):
     """Blocks that follow each other, behind block `parent` (None: from the start of a prompt).
@@ -168,5 +170,12 @@ def pack(items: tuple[WorkerEvent, ...]) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[WorkerEvent, ...]:
-    """The events of one item. Raises msgspec.ValidationError or DecodeError."""
-    return _decoder.decode(data)
+    """The events of one item, without those of kinds that a newer release has.
+
+    Raises msgspec.ValidationError or DecodeError.
+    """
+    try:
+        return _decoder.decode(data)
+    except msgspec.ValidationError:
+        events: tuple[WorkerEvent, ...] = newer.known(newer.untyped(data), WorkerEvent, "an event of a worker")
+        return events

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from dynamod import __version__
@@ -28,6 +29,7 @@ from .context import ComponentContext, ProcessContext
 from .lifeline import default_signals, die_with_parent, receive_plan
 from .liveness import HEARTBEAT
 from .plan import EXIT_USER_ERROR, HostPlan, decode
+from .snapshot import adopt, environment
 
 log = logging.getLogger("dynamod.host")
 
@@ -188,6 +190,9 @@ def main() -> None:
     plan = decode(payload)
     sock.setblocking(False)
     os.environ.update(plan.env)
+    if plan.code:  # a spare process was started before there was a snapshot
+        adopt(Path(plan.code))
+        os.environ.update(environment(os.environ, Path(plan.code)))
     from dynamod.observe.logs import configure, leave
 
     configure(component=plan.name)

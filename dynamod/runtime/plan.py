@@ -28,7 +28,7 @@ class HostPlan(msgspec.Struct, frozen=True):
     """One process: `name` is unique on the node (`graph/Worker.0`), `index` its number among its replicas.
 
     `server`: path of the socket at which it takes requests. `grace`: seconds that open answers get to finish when it is
-    stopped.
+    stopped. `code`: folder of the snapshot that it imports from; empty: from the package as it is.
     """
 
     graph: str
@@ -39,6 +39,7 @@ class HostPlan(msgspec.Struct, frozen=True):
     config: dict[str, Any] = {}
     env: dict[str, str] = {}
     grace: float = 2.0
+    code: str = ""
 
 
 encode = msgspec.json.Encoder().encode

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.actor import ActorError, Ref, System
+from dynamod.actor import ActorError, Ref, System, Total
 from dynamod.actor.inspect import reports
 from dynamod.discovery import records
 from dynamod.http.metrics import HttpStatistics
 from dynamod.http.metrics import families as http_families
 from dynamod.http.metrics import statistics as http_statistics
+from dynamod.message import newer
 from dynamod.observe.metrics import Row, exposition, families, labelled, load, snake
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ class DeadLetters(msgspec.Struct, frozen=True):
     """Messages that nobody read."""
 
     dead_letters_total: int
+
+
+class MessageStatistics(msgspec.Struct, frozen=True):
+    """Messages, and parts of messages, of kinds that only a newer release knows; they were skipped."""
+
+    unknown: Total
 
 
 class Answers(msgspec.Struct, frozen=True):
@@ -122,6 +129,7 @@ def system_rows(system: System) -> Iterator[Row]:
     whole = system.statistics()
     yield f"{PREFIX}system", {}, whole
     yield f"{PREFIX}records", {}, records.statistics()
+    yield f"{PREFIX}messages", {}, MessageStatistics(newer.skipped())
     for kind, count in whole.dead_letters.items():
         yield PREFIX.rstrip("_"), {"message": kind}, DeadLetters(count)
     for report in reports(system):

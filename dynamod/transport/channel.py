@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from dynamod.message import newer
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Answer, Ask, FromNode, ToNode
 
@@ -46,8 +47,10 @@ class Channel(FramedProtocol):
         self._take, self._opened, self._closed = take, opened, closed
         self._handler, self._spawn = handler, spawn
         self._decoder: msgspec.msgpack.Decoder[Any] = _to_node if daemon else _from_node
+        self._union = ToNode if daemon else FromNode
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._asked = 0
+        self._acquainted = False  # a stranger's first message must be one of ours
 
     @property
     def open(self) -> bool:
@@ -105,6 +108,12 @@ class Channel(FramedProtocol):
     def _decoded(self, payload: bytes | memoryview) -> None:
         try:
             self._message(self._decoder.decode(payload))
+            self._acquainted = True
+        except msgspec.ValidationError:
+            if not self._acquainted or newer.known(
+                [newer.untyped(payload)], self._union, "a message between process and daemon"
+            ):
+                raise
         except KeyError as error:  # something under a lease that has ended
             raise FrameError(str(error)) from None
 

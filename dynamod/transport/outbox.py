@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from dynamod.actor import Total
-from dynamod.message import tokens
+from dynamod.message import newer, tokens
 from dynamod.message.ingress import Delta, Frame, Items, Step, Text, Tokens
-from dynamod.message.worker import Cancel, Confirm, Credit, Open, ToWorker
+from dynamod.message.worker import Cancel, Confirm, Credit, Open, Request, ToWorker
 
 from .base import Receive, Reply
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)
+_KINDS, _REQUESTS = newer.kinds(ToWorker), newer.kinds(Request)
 
 LARGE = 8 << 20
 """Bytes above which a frame is divided, where it has several deltas: a frame has a limit."""
@@ -48,7 +50,13 @@ class Outbox:
 
     def take(self, payload: bytes | memoryview, receive: Receive) -> None:
         """Take a message of the reader; `receive` gets a new stream. Raises MsgspecError for what is no message."""
-        match _to_worker.decode(payload):
+        try:
+            message = _to_worker.decode(payload)
+        except msgspec.ValidationError:
+            if not self._refused(newer.untyped(payload)):
+                raise
+            return
+        match message:
             case Open(stream, endpoint, request):
                 receive(endpoint, request, self.reply(stream))
             case Cancel(stream):
@@ -61,6 +69,22 @@ class Outbox:
                     reply.confirm()
             case Credit(frames):
                 self.credit(frames)
+
+    def _refused(self, message: list[Any]) -> bool:
+        """Answer a message of a newer release with an error, if it begins a stream; False: it is no such message."""
+        match message:
+            case ["open", int(stream), str(endpoint), [str(kind), *_], *_]:
+                known = kind in _REQUESTS
+                newer.skip(f"a request with newer values for {endpoint}" if known else "a request", kind)
+                why = f"the worker's release cannot read this request of kind {kind!r:.80}"
+                self.reply(stream).failed("EngineFailed", why, retry=True)
+            case [str(kind), *rest] if kind not in _KINDS:
+                newer.skip("a message to a worker", kind)
+                if rest and type(rest[0]) is int and rest[0] not in self.streams:
+                    self.reply(rest[0]).failed("EngineFailed", "the worker's release cannot read this", retry=True)
+            case _:
+                return False
+        return True
 
     def reply(self, stream: int) -> Reply:
         """A reply for a new stream."""

@@ -48,6 +48,9 @@ class Started:
 
 
 class Node:
+    async def pinned(self, _python: str) -> None:
+        """Runs in a checkout."""
+
     def changed(self) -> None:
         pass
 

@@ -100,3 +100,22 @@ def test_quarantine_means_one_process_also_where_two_nodes_have_one_name() -> No
         registry.put(card_key(one), msgspec.json.encode(GOOD), lease)
     registry.put(quarantine_key(1), b"", lease)
     assert [one.instance_id for one in view.serving("m")] == [2]
+
+
+def test_fields_and_sections_of_a_newer_release_are_skipped_and_counted() -> None:
+    before = statistics()
+    newer = {**GOOD, "dreams": {"of": "sheep"}, "capabilities": {"seed": True, "telepathy": True}}
+    card = decoded("v1/mdc/newer", msgspec.json.encode(newer), ModelCard)
+    assert card is not None
+    assert card.capabilities.seed
+    instance = {**msgspec.to_builtins(ONE), "release": "9.9"}
+    assert decoded("v1/instances/newer", msgspec.json.encode(instance), Instance) == ONE
+    after = statistics()
+    assert (after.unknown_fields - before.unknown_fields, after.ignored - before.ignored) == (3, 0)
+
+
+def test_an_instance_in_a_state_that_a_newer_release_has_is_not_asked() -> None:
+    before = statistics().ignored
+    value = msgspec.json.encode({**msgspec.to_builtins(ONE), "state": "dreaming"})
+    assert decoded("v1/instances/dreaming", value, Instance) is None
+    assert statistics().ignored == before + 1

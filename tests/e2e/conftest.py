@@ -197,6 +197,7 @@ class Machine:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="dm-", dir="/tmp"))  # short: socket paths are limited
         self.socket = self.folder / "d.sock"
+        self.python = sys.executable
         self.env: dict[str, str] = {}
         self.commands: list[Command] = []
         self.ports: set[int] = set()
@@ -252,7 +253,7 @@ class Machine:
         **env: str,
     ) -> Command:
         """Start a command. `deaf`: its output has no reader. `within`: a network namespace. `prefix`: words before."""
-        words = [*prefix, sys.executable, *(ENTRY.get(command) or ["-m", command]), *map(str, argv)]
+        words = [*prefix, self.python, *(ENTRY.get(command) or ["-m", command]), *map(str, argv)]
         if within:
             words = ["ip", "netns", "exec", within, *words]
         started = Command(self, words, self.environ(**env), cwd or self.folder, deaf=deaf)
@@ -270,11 +271,12 @@ class Machine:
     def run(self, command: str, *argv: object, seconds: float = SLOW, cwd: Path | None = None, **env: str) -> Result:
         """Run a command to its end; other names are those of modules."""
         words, environ, folder = [command, *map(str, argv)], self.environ(**env), cwd or self.folder
-        forks = warm(self.environ())
-        if command in ENTRIES and forks.knows(words, environ):
-            return Result(*forks.run(words, environ, folder, seconds))
+        if self.python == sys.executable and command in ENTRIES:
+            forks = warm(self.environ())
+            if forks.knows(words, environ):
+                return Result(*forks.run(words, environ, folder, seconds))
         done = subprocess.run(
-            [sys.executable, *(ENTRY.get(command) or ["-m", command]), *words[1:]],
+            [self.python, *(ENTRY.get(command) or ["-m", command]), *words[1:]],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=environ,
