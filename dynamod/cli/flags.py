@@ -170,7 +170,8 @@ def frontend_parser() -> Parser:
 def _frontend_flags(add: Callable[..., object], port: int) -> None:
     """The flags of a command that may have a frontend."""
     add("--http-port", type=_up_to(65535), default=port, metavar="PORT", help=f"port of the server (default {port})")
-    add("--http-host", default="0.0.0.0", metavar="HOST", help="address of the server (default 0.0.0.0)")
+    host = "addresses of the server, with commas (default localhost: this machine only; 0.0.0.0: all)"
+    add("--http-host", default="localhost", metavar="HOST", help=host)
     modes = f"{', '.join(MODES)} (default round-robin)"
     add("--router-mode", type=mode_of, default="round-robin", metavar="MODE", help=modes)
     add("--kv-overlap-score-weight", type=float, metavar="W", help="weight of cached prefixes for kv (default 1.0)")

@@ -23,7 +23,12 @@ Seconds = Annotated[float, Meta(ge=0)]
 class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The OpenAI frontend. Times are seconds; 0 switches a thing off."""
 
-    host: Annotated[str, Meta(description="address to listen on")] = "0.0.0.0"
+    host: Annotated[
+        str | list[str],
+        Meta(
+            description="addresses or names to listen at; localhost: 127.0.0.1 and ::1; 0.0.0.0: all of IPv4; ::: all"
+        ),
+    ] = "localhost"
     port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes a free one")] = 8000
     served_model_name: Annotated[str, Meta(description="accepted for old files; the worker names the model")] = ""
     endpoint: Annotated[str, Meta(description="accepted for old files, like dynamo.Processor.chat/completions")] = ""
