@@ -1,4 +1,5 @@
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,9 @@ from dynamod.cli import service
 from dynamod.cli.app import app
 from dynamod.cli.flags import parse
 from dynamod.cli.run import build
+from dynamod.graph.load import load_graph
+from dynamod.graph.typed import validate
+from dynamod.http.settings import FrontendSettings
 
 FOLDER = Path(__file__).parent.parent / "systemd"
 DAEMON, WORKER = FOLDER / "dynamod.service", FOLDER / "dynamod-worker@.service"
@@ -89,8 +93,32 @@ def test_systemd_has_nothing_to_say(tmp_path: Path) -> None:
 
 def test_the_example_names_graphs() -> None:
     settings = yaml.safe_load((FOLDER / "dynamod.yaml").read_text())
-    assert settings["graphs"] == [{"target": "graphs.agg:Frontend", "config": "/etc/dynamod/agg.yaml", "name": "agg"}]
+    overrides = ["--Frontend.host=0.0.0.0", "--Frontend.api_key_file=/var/lib/dynamod/api.key"]
+    assert settings["graphs"] == [
+        {"target": "graphs.agg:Frontend", "config": "/etc/dynamod/agg.yaml", "name": "agg", "overrides": overrides}
+    ]
     assert settings.keys() <= {"graphs", "socket", "log_level"}
+    graph = load_graph("graphs.agg:Frontend", FOLDER.parent / "configs" / "agg.yaml", overrides=overrides)
+    found = validate(FrontendSettings, graph.services["Frontend"].config, "Frontend")
+    assert (found.host, found.api_key_file) == ("0.0.0.0", "/var/lib/dynamod/api.key")
+
+
+def test_the_first_start_makes_the_key_that_the_example_names(tmp_path: Path) -> None:
+    """The unit's own command, in a folder as its WorkingDirectory."""
+    service = {key: values[0] for key, values in read(DAEMON)["Service"].items()}
+    assert service["WorkingDirectory"] == "%S/dynamod"  # which is /var/lib/dynamod
+    assert not {"%", "$"} & set(service["ExecStartPre"]), "systemd would replace them"
+    keys = []
+    for name in ("one", "two"):
+        (folder := tmp_path / name).mkdir()
+        for _ in range(2):
+            subprocess.run(shlex.split(service["ExecStartPre"]), cwd=folder, check=True, timeout=30)
+            (file,) = folder.iterdir()
+            keys.append(file.read_text())
+            assert (file.name, file.stat().st_mode & 0o777) == ("api.key", 0o600)
+            assert FrontendSettings(api_key_file=str(file)).keys() == (keys[-1],)
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+    assert all(re.fullmatch("[0-9a-f]{64}", key) for key in keys)
 
 
 def test_the_readme_names_every_file() -> None:

@@ -180,7 +180,7 @@ def place(explicit: str | None) -> Finding:
 
 def free(port: int, running_here: bool) -> Finding:
     """Whether a frontend could listen."""
-    why = port_problem("0.0.0.0", port)
+    why = port_problem("127.0.0.1", port)
     if not why:
         return Finding("ports", "ok", f"port {port} is free")
     if running_here:

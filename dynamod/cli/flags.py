@@ -170,7 +170,8 @@ def frontend_parser() -> Parser:
 def _frontend_flags(add: Callable[..., object], port: int) -> None:
     """The flags of a command that may have a frontend."""
     add("--http-port", type=_up_to(65535), default=port, metavar="PORT", help=f"port of the server (default {port})")
-    add("--http-host", default="0.0.0.0", metavar="HOST", help="address of the server (default 0.0.0.0)")
+    host = "addresses of the server, with commas (default localhost: this machine only; 0.0.0.0: all)"
+    add("--http-host", default="localhost", metavar="HOST", help=host)
     modes = f"{', '.join(MODES)} (default round-robin)"
     add("--router-mode", type=mode_of, default="round-robin", metavar="MODE", help=modes)
     add("--kv-overlap-score-weight", type=float, metavar="W", help="weight of cached prefixes for kv (default 1.0)")
@@ -187,8 +188,8 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     peer = "true: KV blocks of prompts are read from other workers, where that costs less (default false)"
     add("--kv-peer-fetch", type=_bool, metavar="BOOL", help=peer)
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
-    add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
-    add("--api-key-file", metavar="FILE", help="file with one key per line")
+    add("--api-key", metavar="KEY", help="clients must send this key (or one of a list with commas); hidden in ps")
+    add("--api-key-file", metavar="FILE", help="file with one key per line; or the variable DYN_API_KEYS")
     add("--client-keys-file", metavar="FILE", help="file of keys with names and limits, read again when it changes")
     add("--batches-dir", metavar="FOLDER", help="for /v1/files and /v1/batches, which are off without it")
     kept = "for responses that clients go on from, in place of memory: frontends may share it"

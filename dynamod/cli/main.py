@@ -9,33 +9,41 @@ from typing import NoReturn
 
 from dynamod.message.errors import DynamodError, UserError
 
+from .hidden import hide_secrets
+
 COMPLETE = "_DYNAMO_RUN_COMPLETE"
 """Variable with a line up to the cursor: `dynamo-run` prints what may stand there, a word per line."""
 
 
 def dynamo() -> None:
     """`dynamo`: serve graphs and control the daemon."""
-    _end(guarded(_dynamo, sys.argv[1:]))
+    _enter(_dynamo)
 
 
 def dynamod() -> None:
     """`dynamod`: the daemon as a service."""
-    _end(guarded(_dynamod, sys.argv[1:]))
+    _enter(_dynamod)
 
 
 def dynamo_run() -> None:
     """`dynamo-run`: one engine without a graph file."""
-    _end(guarded(_dynamo_run, sys.argv[1:]))
+    _enter(_dynamo_run)
 
 
 def frontend() -> None:
     """`python -m dynamo.frontend`: the frontend alone."""
-    _end(guarded(_frontend, sys.argv[1:]))
+    _enter(_frontend)
 
 
 def worker(engine: str, module: str) -> None:
     """`python -m dynamo.mocker` and its like: a worker of one engine."""
-    _end(guarded(partial(_worker, engine, module), sys.argv[1:]))
+    _enter(partial(_worker, engine, module))
+
+
+def _enter(main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Run a command with the words of the command line, whose secrets other users do not see from here on."""
+    hide_secrets()
+    _end(guarded(main, sys.argv[1:]))
 
 
 def _dynamo(argv: Sequence[str]) -> int:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from dynamod.graph.graph import FRONTEND, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 
+from .sockets import hosts_of
+
 INGRESS = "ingress"
 
 
@@ -27,12 +29,12 @@ class Group:
     replicas: int
     gpus: int
 
-    def listener(self) -> tuple[ServiceSpec, str, int] | None:
-        """The service that listens for clients, its host and port; None when none does."""
+    def listener(self) -> tuple[ServiceSpec, tuple[str, ...], int] | None:
+        """The service that listens for clients, its hosts and port; None when none does. Raises UserError."""
         for spec in self.services:
             over_http = any("http" in info.transports for info in spec.endpoints.values())
             if over_http or spec.component_kind == FRONTEND:
-                return spec, str(spec.config.get("host", "0.0.0.0")), _port(spec)
+                return spec, hosts_of(spec.config.get("host", "")), _port(spec)
         return None
 
     @property
@@ -40,8 +42,8 @@ class Group:
         """The interpreter of its processes; empty: that of the command. Only services placed `own` name one."""
         return self.services[0].python
 
-    def place(self) -> tuple[str, int] | None:
-        """Host and port where it listens for clients."""
+    def place(self) -> tuple[tuple[str, ...], int] | None:
+        """Hosts and port where it listens for clients."""
         listener = self.listener()
         return listener[1:] if listener is not None else None
 

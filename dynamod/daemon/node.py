@@ -5,7 +5,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from .rows import Row, down
 from .runner import GraphRunner
 from .served import Served
 from .session import Session
-from .sockets import listen
+from .sockets import Sockets, listen
 from .spawn import Origin
 
 log = logging.getLogger("dynamod.daemon")
@@ -268,9 +268,9 @@ class Node(Actor):
         self.changed()
         self._end_if_unused()
 
-    def listen(self, service: ServiceSpec, host: str, port: int) -> socket.socket:
-        """A listening socket for a service. Raises UserError, which names the owner of a port that is in use."""
-        return listen(host, port, service.name, self._port_owner)
+    def listen(self, service: ServiceSpec, hosts: Sequence[str], port: int) -> Sockets:
+        """Listening sockets for a service. Raises UserError, which names the owner of a port that is in use."""
+        return listen(hosts, port, service.name, self._port_owner)
 
     def _port_owner(self, port: int) -> str:
         for name, graph in self.graphs.items():

@@ -6,6 +6,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +23,7 @@ from .groups import Group, groups, require_some
 from .process import ProcessRecord
 from .rows import Row
 from .running import Running
-from .sockets import TlsFiles, close_all, url_of
+from .sockets import Sockets, TlsFiles, close_all, url_of
 from .spawn import Origin
 from .stand_in import stand_in
 
@@ -75,8 +76,8 @@ class GraphRunner:
             require_some(self.graph, self.node.name)
             for group in groups(self.graph, self.node.name):
                 listener = group.listener()
-                sock = self.node.listen(*listener) if listener is not None else None
-                running = self._groups[group.name] = Running(self, group, sock)
+                sockets = self.node.listen(*listener) if listener is not None else ()
+                running = self._groups[group.name] = Running(self, group, sockets)
                 running.clocks()  # wrong ones are an error before anything runs
                 for index in range(group.replicas):
                     running.take(index)
@@ -93,11 +94,11 @@ class GraphRunner:
     def _ports(self) -> Iterator[tuple[socket.socket, bool, TlsFiles]]:
         """The sockets for clients, whether a process serves each, soon will or need not, and the TLS files."""
         for running in self._groups.values():
-            if running.sock is not None:
+            if running.sockets:
                 names = running.names()
                 records = [record for name in names if (record := self._record(name)) is not None]
                 served = not names or any(record.ready or record.age < STARTS for record in records)
-                yield running.sock, served, running.tls
+                yield from ((sock, served, running.tls) for sock in running.sockets)
 
     async def stop(self, grace: float | None = None) -> None:
         """End the processes that listen for clients, then all others, and give everything back.
@@ -115,7 +116,7 @@ class GraphRunner:
             self.node.changed()
 
     async def _stop_ingress(self, supervisor: Supervisor, grace: float | None) -> None:
-        names = [name for running in self._groups.values() if running.sock is not None for name in running.names()]
+        names = [name for running in self._groups.values() if running.sockets for name in running.names()]
         records = [record for name in names if (record := self._record(name)) is not None]
         if grace is not None:
             await asyncio.gather(*(record.set_grace(grace) for record in records))
@@ -180,9 +181,9 @@ class GraphRunner:
     def urls(self) -> list[str]:
         """Where clients reach the graph."""
         return [
-            url_of(running.sock, "https" if running.tls else "http")
+            url_of(running.sockets, "https" if running.tls else "http")
             for running in self._groups.values()
-            if running.sock is not None
+            if running.sockets
         ]
 
     def fatal(self) -> list[Row]:
@@ -345,7 +346,7 @@ class GraphRunner:
             sockets = self._sockets({name: wanted[name] for name in fresh}, stale, undo)
             replicas = self._replicas(wanted)
             undo.pop_all()
-        unused = {running.sock for running in stale} - {*sockets.values()}
+        unused = {sock for running in stale for sock in running.sockets} - {*chain(*sockets.values())}
         self.graph = graph
         ends = [  # what goes for good, and what leaves devices to others
             (running, index)
@@ -356,22 +357,22 @@ class GraphRunner:
         await self._end(ends, timeout)
         close_all(unused)
         for running in stale:
-            running.sock = None
+            running.sockets = ()
         if self._supervisor is not supervisor:  # the graph was stopped meanwhile
             for name, indexes in replicas.items():
                 for index in indexes:
                     self.node.gpus.give_back(f"{self.name}/{name}.{index}")
-            close_all({*sockets.values()})
+            close_all({*chain(*sockets.values())})
             return
         old = {(name, index) for name, running in before.items() for index in running.replicas}
         old -= {(running.group.name, index) for running, index in ends}
         for running in before.values():
             running.replicas = {}  # who waits for the lock of a group that is gone finds it empty
-        self._groups = {name: before.get(name) or Running(self, group, None) for name, group in wanted.items()}
+        self._groups = {name: before.get(name) or Running(self, group, ()) for name, group in wanted.items()}
         for name, running in self._groups.items():
             self.by_hand[name] += wanted[name].replicas != running.group.replicas
             running.group, running.replicas = wanted[name], replicas[name]
-            running.sock = sockets.get(name, running.sock)
+            running.sockets = sockets.get(name, running.sockets)
             for index in replicas[name]:
                 if (name, index) not in old:
                     self._spawn(running, index)
@@ -410,18 +411,17 @@ class GraphRunner:
 
     def _sockets(
         self, fresh: Mapping[str, Group], stale: Sequence[Running], undo: contextlib.ExitStack
-    ) -> dict[str, socket.socket]:
+    ) -> dict[str, Sockets]:
         """Sockets of the groups that will start: those of groups that end where the place is the same, or new ones."""
-        free = {running.group.place(): running.sock for running in stale}
-        sockets: dict[str, socket.socket] = {}
+        free = {running.group.place(): running.sockets for running in stale}
+        sockets: dict[str, Sockets] = {}
         for name, group in fresh.items():
             if (listener := group.listener()) is not None:
-                spec, host, port = listener
-                sock = free.pop((host, port), None)
-                if sock is None:
-                    sock = self.node.listen(spec, host, port)
-                    undo.callback(sock.close)
-                sockets[name] = sock
+                spec, hosts, port = listener
+                if not (found := free.pop((hosts, port), ())):
+                    found = self.node.listen(spec, hosts, port)
+                    undo.callback(close_all, found)
+                sockets[name] = found
         return sockets
 
     def _replicas(self, wanted: Mapping[str, Group]) -> dict[str, dict[int, list[str]]]:
@@ -473,8 +473,7 @@ class GraphRunner:
         for running in self._groups.values():
             for index in list(running.replicas):
                 running.give_back(index)
-            if running.sock is not None:
-                running.sock.close()
+            close_all(running.sockets)
         self._groups.clear()
 
     def _spawn(self, running: Running, index: int) -> Ref:

@@ -1,8 +1,7 @@
-"""A process group that runs: its socket, its replicas, what their processes are called and started with."""
+"""A process group that runs: its sockets, its replicas, what their processes are called and started with."""
 
 import asyncio
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -15,12 +14,12 @@ from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.runtime.liveness import Clocks, clocks_of
 from dynamod.runtime.paths import worker_socket_path
-from dynamod.runtime.plan import HostPlan, ServicePlan
+from dynamod.runtime.plan import HostPlan, ServicePlan, http_sockets
 
 from .gpus import VARIABLE
 from .groups import Group
 from .process import STOP_GRACE, Process, ProcessRecord
-from .sockets import TlsFiles, tls_files
+from .sockets import Sockets, TlsFiles, tls_files
 
 if TYPE_CHECKING:
     from .runner import GraphRunner
@@ -43,7 +42,7 @@ class Running:
 
     runner: "GraphRunner"
     group: Group
-    sock: socket.socket | None
+    sockets: Sockets
     replicas: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     children: dict[int, str] = field(default_factory=dict[int, str])
@@ -79,8 +78,8 @@ class Running:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a successor can start while its predecessor still serves: both hold the socket, neither a device."""
-        return self.sock is not None and not self.group.gpus
+        """Whether a successor can start while its predecessor still serves: both hold the sockets, neither a device."""
+        return bool(self.sockets) and not self.group.gpus
 
     def check(self, replicas: int) -> None:
         """Raises UserError where there cannot be so many."""
@@ -123,8 +122,8 @@ class Running:
         runner, environ, clocks = self.runner, self._environment(index), self.clocks()
         origin = replace(runner.origin, python=self.group.python or runner.origin.python)
         command = runner.origin.python
-        fds = [self.sock.fileno()] if self.sock is not None else []
-        warm = "worker" if self.sock is None else "ingress"
+        fds = [sock.fileno() for sock in self.sockets]
+        warm = "ingress" if self.sockets else "worker"
 
         def factory() -> Process:
             plan = self._plan(index, child, environ)  # with the settings that the other components have by now
@@ -143,8 +142,8 @@ class Running:
             env["DYN_LOG"] = environ["DYN_LOG"]  # a spare process was started before the command's flags were read
         services = []
         for spec in self.group.services:
-            listens = self.sock is not None and listener is not None and spec.name == listener[0].name
-            sockets = {"http": 0} if listens else {}  # the only descriptor that goes with the plan
+            listens = listener is not None and spec.name == listener[0].name
+            sockets = http_sockets(len(self.sockets)) if listens else {}  # no other descriptors go with the plan
             role = self.roles.get(index, {}).get(spec.name)
             services.append(ServicePlan(spec.name, spec.to_dict(), spec.component_kind, sockets, role))
         return HostPlan(
@@ -155,7 +154,7 @@ class Running:
             server=str(worker_socket_path(runner.node.folder.path, f"{runner.name}.{child}")),
             config=config,
             env=env,
-            grace=runner.grace if self.sock is not None else 0.0,
+            grace=runner.grace if self.sockets else 0.0,
         )
 
     def _environment(self, index: int) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from dynamod.message.hints import in_words, refusal
 
 from .errors import Unauthorized
 from .limits import Bucket, duration, remaining
-from .settings import FrontendSettings
+from .settings import FrontendSettings, check_mode
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -133,6 +134,7 @@ class Keys:
 
     def __init__(self, settings: FrontendSettings, now: Callable[[], float] = time.monotonic) -> None:
         self._file, self._now = settings.client_keys_file, now
+        self._files = [file for file in (settings.api_key_file, settings.client_keys_file) if file]
         plain = settings.keys()
         self._plain = {sha256(key.encode()).digest() for key in plain}
         self.clients: dict[str, Client] = {}  # by name
@@ -180,7 +182,13 @@ class Keys:
         raise Unauthorized("the API key is there no more")
 
     def watch(self) -> None:
-        """Look at the file now and then."""
+        """Look at the file now and then. A warning says which files every user may read."""
+        for file in self._files:
+            if check_mode(file) & stat.S_IROTH:
+                log.warning("every user may read the key file %s: chmod 600 it", file)
+        self._wait()
+
+    def _wait(self) -> None:
         if self._file:
             self._timer = asyncio.get_running_loop().call_later(LOOK, self._look)
 
@@ -191,7 +199,7 @@ class Keys:
             self._timer = None
 
     def _look(self) -> None:
-        self.watch()
+        self._wait()
         stamp = _stamp(self._file)
         if stamp == self._seen:
             return
@@ -250,6 +258,7 @@ class Keys:
 def read_keys(file: str) -> list[ClientKey]:
     """The keys of a file: YAML or JSON, a list of them. Raises UserError that names what is wrong."""
     source = f"the file of keys {file}"
+    check_mode(file)
     try:
         text = Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -62,7 +62,7 @@ class Server:
         self.keys = Keys(settings)
         self._origins = settings.origins
         self._http: HttpServer | None = None
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._busy: dict[RequestContext, Connection] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -73,26 +73,30 @@ class Server:
     @property
     def port(self) -> int:
         """The port it listens on. Raises RuntimeError before `start`."""
-        if self._listener is None or not self._listener.sockets:
+        if not self._listeners:
             raise RuntimeError("the server is not listening")
-        return int(self._listener.sockets[0].getsockname()[1])
+        return int(self._listeners[0].sockets[0].getsockname()[1])
 
     @property
     def inflight(self) -> int:
         """Requests in work."""
         return len(self._busy)
 
-    async def start(self, sock: socket.socket) -> None:
-        """Listen on `sock`, bound or listening already. Raises UserError when TLS files are wrong."""
+    async def start(self, *sockets: socket.socket) -> None:
+        """Listen on `sockets`, bound or listening already, of one port. Raises UserError when TLS files are wrong."""
         tls = self.settings.tls()
         self._stopping = False
         self._http = HttpServer(self._handle, self.settings.client_timeout)
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._http, sock=sock, ssl=tls, backlog=BACKLOG)
+        hosts = [str(sock.getsockname()[0]) for sock in sockets]
+        for sock in sockets:
+            self._listeners.append(await loop.create_server(self._http, sock=sock, ssl=tls, backlog=BACKLOG))
         self.keys.watch()
-        log.info("listening on %s port=%d tls=%s", self.settings.host, self.port, "on" if tls is not None else "off")
-        if not self.keys and not _local(self.settings.host):
-            log.warning("whoever reaches port %d may use the models: set api_keys, or host to 127.0.0.1", self.port)
+        secure = "on" if tls is not None else "off"
+        log.info("listening on %s port=%d tls=%s", ",".join(hosts), self.port, secure)
+        if not self.keys and not all(ipaddress.ip_address(host).is_loopback for host in hosts):
+            text = "other machines may use the models at port %d without a key: set `api_key_file`, or leave `host` out"
+            log.warning(text, self.port)
 
     async def stop(self, grace: float = 5.0) -> None:
         """Take no new requests, let running ones finish for `grace` seconds, then end them with an error.
@@ -103,8 +107,8 @@ class Server:
             return
         self._stopping = True
         self.keys.close()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         await self._wait_first_requests()
         self._http.pre_shutdown()
         busy = set(self._busy.values())
@@ -116,10 +120,11 @@ class Server:
             context.abort(Overloaded("the server is shutting down", code="shutting_down", retry_after=1))
         await self._wait_idle(_FLUSH)
         await self._http.shutdown(0.05)
-        if self._listener is not None:
-            await self._listener.wait_closed()
+        for listener in self._listeners:
+            await listener.wait_closed()
         await self._wait_idle(_FLUSH)
-        self._http = self._listener = None
+        self._http = None
+        self._listeners.clear()
 
     async def _wait_first_requests(self) -> None:
         """Wait until each new connection has sent a request: a client whose connection breaks cannot know its fate."""
@@ -197,14 +202,6 @@ class Server:
     async def _families(self) -> "list[Metric]":
         own = [*families(self.metrics), *self.keys.families(self.metrics.prefix)]
         return own + [family for collect in self.collectors for family in await collect()]
-
-
-def _local(host: str) -> bool:
-    """Whether only this machine reaches what listens at `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _health_routes(state: State, collect: Collect) -> list[Route]:

@@ -3,6 +3,7 @@
 import os
 import re
 import ssl
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +24,12 @@ Seconds = Annotated[float, Meta(ge=0)]
 class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The OpenAI frontend. Times are seconds; 0 switches a thing off."""
 
-    host: Annotated[str, Meta(description="address to listen on")] = "0.0.0.0"
+    host: Annotated[
+        str | list[str],
+        Meta(
+            description="addresses or names to listen at; localhost: 127.0.0.1 and ::1; 0.0.0.0: all of IPv4; ::: all"
+        ),
+    ] = "localhost"
     port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes a free one")] = 8000
     served_model_name: Annotated[str, Meta(description="accepted for old files; the worker names the model")] = ""
     endpoint: Annotated[str, Meta(description="accepted for old files, like dynamo.Processor.chat/completions")] = ""
@@ -150,6 +156,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """
         keys = [key for part in self.api_keys.split(",") if (key := part.strip())]
         if file := self.api_key_file:
+            check_mode(file)
             try:
                 lines = Path(file).read_text(encoding="utf-8").splitlines()
             except (OSError, UnicodeDecodeError) as error:
@@ -171,6 +178,17 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         except (OSError, ssl.SSLError) as error:
             raise UserError(f"cannot use the TLS files {cert} and {key}: {error}") from error
         return context
+
+
+def check_mode(file: str) -> int:
+    """The mode of a file of keys; 0 when it cannot be had. Raises UserError when every user may write the file."""
+    try:
+        mode = stat.S_IMODE(os.stat(file).st_mode)
+    except OSError:
+        return 0  # to read it fails with the reason
+    if mode & stat.S_IWOTH:
+        raise UserError(f"every user may write the key file {file} (mode {mode:04o})", f"chmod 600 {file}")
+    return mode
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:

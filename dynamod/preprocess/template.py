@@ -17,12 +17,11 @@ from typing import Any
 from dynamod.message.errors import BadRequest, UserError
 
 from .contents import Form, form_of
+from .work import BOUNDS, Bound, TooMuch, Work, bound_of
 
 Render = Callable[..., str]
 
-FUEL = 10_000_000
-"""Instructions of minijinja that one rendering may take, about 0.25 s. 20,000 messages take about a million."""
-WIDEST = 1000
+WIDEST = 100
 """Characters of indentation."""
 
 # transformers marks the assistant's text for training with {% generation %}; for a prompt the tags mean nothing. They
@@ -74,10 +73,12 @@ class ChatTemplate:
         self._context = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
         self._helpers: dict[str, Any] = {
             "raise_exception": _raise_exception,
-            "strftime_now": lambda form: now().strftime(form),
+            "strftime_now": lambda form: self._charged(now().strftime(form)),
         }
+        self._work = Work()
+        self._renders: dict[Bound, Render] = {}
         try:
-            self._render = _minijinja(self._source, self._helpers)
+            self._render_within(BOUNDS[0])
         except Exception as error:
             raise UserError(f"the model's chat template is not valid: {_reason(error)}") from None
 
@@ -99,11 +100,41 @@ class ChatTemplate:
         given = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
         context = {**self._context, **kwargs, **given, "documents": None}
         try:
-            return self._render(**context)
+            try:
+                return self._rendered(BOUNDS[0], context)
+            except Exception as error:
+                bound = bound_of(context)
+                if bound is BOUNDS[0] or not _is_too_much(error):
+                    raise
+            return self._rendered(bound, context)
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             raise _refusal(error) from None
+
+    def _rendered(self, bound: Bound, context: dict[str, Any]) -> str:
+        render = self._render_within(bound)
+        self._work.begin(bound)
+        return render(**context)
+
+    def _render_within(self, bound: Bound) -> Render:
+        found = self._renders.get(bound)
+        if found is None:
+            filters = {"tojson": self._charging(to_json), "indent": self._charging(indent)}
+            found = self._renders[bound] = _minijinja(self._source, self._helpers, filters, bound.fuel)
+        return found
+
+    def _charging(self, made: Callable[..., str]) -> Callable[..., str]:
+        return lambda *values, **options: self._charged(made(*values, **options))
+
+    def _charged(self, text: str) -> str:
+        self._work.charge(len(text))
+        return text
+
+
+def _is_too_much(error: Exception) -> bool:
+    """Whether the bound of work has ended a rendering."""
+    return isinstance(error, TooMuch) or "ran out of fuel" in str(error)
 
 
 def _refusal(error: BaseException) -> BadRequest:
@@ -158,13 +189,13 @@ def indent(text: str, width: int | str = 4, first: bool = False, blank: bool = F
     return "\n".join([margin + head if first else head, *rest])
 
 
-def _minijinja(source: str, helpers: dict[str, Any]) -> Render:
+def _minijinja(source: str, helpers: dict[str, Any], filters: dict[str, Any], fuel: int) -> Render:
     from minijinja import Environment
 
     environment = Environment(
         trim_blocks=True,
         lstrip_blocks=True,
-        filters={"tojson": to_json, "indent": indent},
+        filters=filters,
         tests={
             "iterable": lambda value: isinstance(value, Iterable),  # none is iterable for minijinja
             "number": lambda value: isinstance(value, Number | Float),
@@ -172,6 +203,6 @@ def _minijinja(source: str, helpers: dict[str, Any]) -> Render:
         globals=helpers,
     )
     environment.auto_escape_callback = lambda _name: False
-    environment.fuel = FUEL
+    environment.fuel = fuel
     environment.add_template("chat", source)
     return partial(environment.render_template, "chat")

@@ -220,9 +220,9 @@ class ComponentContext:
         """
         self.process_context.registry.send(State(self.name, state, text, role, phase))
 
-    def listener(self) -> socket.socket:
-        """The listening socket that the daemon bound for this component."""
-        return socket.socket(fileno=self.process_context.fds[self.service.sockets["http"]])
+    def listeners(self) -> list[socket.socket]:
+        """The listening sockets that the daemon bound for this component, one per address."""
+        return [socket.socket(fileno=self.process_context.fds[place]) for place in self.service.sockets.values()]
 
     def address(self, endpoint: str) -> Address:
         """The address of one of the component's endpoints."""

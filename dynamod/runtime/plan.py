@@ -42,5 +42,14 @@ class HostPlan(msgspec.Struct, frozen=True):
     code: str = ""
 
 
+HTTP = "http"
+"""Purpose of the first socket on which clients are served; the others are called `http.1`, `http.2`, and so on."""
+
+
+def http_sockets(count: int) -> dict[str, int]:
+    """`ServicePlan.sockets` of a service that serves clients on the first `count` descriptors of the plan."""
+    return {f"{HTTP}.{place}" if place else HTTP: place for place in range(count)}
+
+
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(HostPlan).decode

@@ -19,7 +19,7 @@ log = logging.getLogger("dynamod.service")
 
 
 class ServiceHttp:
-    """Listens on the socket that the daemon bound for this service."""
+    """Listens on the sockets that the daemon bound for this service."""
 
     def __init__(self, instance: Any, endpoints: Sequence[EndpointSpec], ctx: ComponentContext) -> None:
         self._instance, self._ctx = instance, ctx
@@ -31,11 +31,11 @@ class ServiceHttp:
     async def start(self) -> None:
         """Serve."""
         await self._runner.setup()
-        sock = self._ctx.listener()
-        await web.SockSite(self._runner, sock).start()
+        for sock in self._ctx.listeners():
+            await web.SockSite(self._runner, sock).start()
 
     async def stop(self) -> None:
-        """Close the listening socket and the connections."""
+        """Close the listening sockets and the connections."""
         await self._runner.cleanup()
 
     def _handler(self, endpoint: EndpointSpec) -> Any:

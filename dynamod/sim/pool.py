@@ -75,7 +75,7 @@ class _Runner(GraphRunner):
         self._supervisor = machine.cluster.supervisor(machine.node)
         for name, each in gpus.items():
             group = Group(name, (cast("Any", services[name]),), 0, each)
-            self._groups[name] = _Running(self, group, None)
+            self._groups[name] = _Running(self, group, ())
 
     def spec(self, child: str, component: str, prefill: Callable[[], bool]) -> Spec:
         """How to start a worker at the place of that name, which is made when it is used first."""

@@ -22,13 +22,13 @@ def test_the_shipped_graph_has_an_ingress_and_workers() -> None:
     assert shape == {"Worker": (["Worker"], 3), "ingress": (["Processor", "Frontend"], 1)}
     listener = next(group.listener() for group in found if group.name == "ingress")
     assert listener is not None
-    assert (listener[0].name, listener[1], listener[2]) == ("Frontend", "0.0.0.0", 8000)
+    assert (listener[0].name, listener[1], listener[2]) == ("Frontend", ("localhost",), 8000)
 
 
 def test_a_group_of_one_has_its_name() -> None:
     (only,) = groups(graph(spec("Front", placement="ingress", component_kind=FRONTEND, config={"port": 1})))
     assert only.name == "Front"
-    assert only.listener() == (only.services[0], "0.0.0.0", 1)
+    assert only.listener() == (only.services[0], ("localhost",), 1)
 
 
 def test_two_that_listen_live_apart() -> None:

@@ -33,7 +33,7 @@ async def test_it_answers_as_the_port_would(
 ) -> None:
     monkeypatch.setattr(module, "AWAY", 0.1)
     monkeypatch.setattr(module, "LOOK", 0.02)
-    sock = listen("127.0.0.1", 0, "Frontend")
+    (sock,) = listen(("127.0.0.1",), 0, "Frontend")
     served = [True]
     answering = asyncio.create_task(module.stand_in(lambda: [(sock, served[0], files if secure else None)]))
     try:
@@ -60,4 +60,4 @@ def test_the_url_says_how_it_is_served() -> None:
     assert tls_files([{}, config]) == ("/c", "/k")
     assert tls_files([{"port": 1}]) is None
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        assert url_of(sock, "https") == f"https://127.0.0.1:{sock.getsockname()[1]}"
+        assert url_of((sock,), "https") == f"https://127.0.0.1:{sock.getsockname()[1]}"

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from dynamod.daemon.sockets import hosts_of, listen
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import NoMethod, NoRoute, json_response
 from dynamod.http.routes import Route, Routes
@@ -125,10 +126,20 @@ async def test_a_server_of_routes_alone() -> None:
 
 @pytest.mark.parametrize(
     ("host", "keys", "warns"),
-    [("0.0.0.0", "", True), ("0.0.0.0", "key", False), ("127.0.0.1", "", False), ("::1", "", False), ("::", "", True)],
+    [
+        *[
+            ("0.0.0.0", "", True),
+            ("0.0.0.0", "key", False),
+            ("127.0.0.1", "", False),
+            ("::1", "", False),
+            ("::", "", True),
+        ],
+        *[("localhost", "", False), ("127.0.0.1,::", "", True)],
+    ],
 )
 async def test_an_open_port_without_keys_is_said(host: str, keys: str, warns: bool, caplog) -> None:
     server = Server(FrontendSettings(host=host, port=0, api_keys=keys), ROUTES, dict)
-    await server.start(listener())
+    await server.start(*listen(hosts_of(host), 0, "Frontend"))
+    port = server.port
     await server.stop(grace=0)
-    assert ("whoever reaches port" in caplog.text) == warns
+    assert (f"other machines may use the models at port {port}" in caplog.text) == warns

@@ -32,7 +32,7 @@ def test_the_environment_and_what_overrides_it(tmp_path) -> None:
     assert settings.origins == {"https://example.org", "https://other"}
     assert settings.metrics_prefix == "_9_my_service"
     assert settings.keys() == ("a", "b", "c", "d")
-    assert (settings.port, settings.host) == (1234, "0.0.0.0")
+    assert (settings.port, settings.host) == (1234, "localhost")
     assert "a, b" not in repr(settings)
     assert from_environment({}) == {"metrics_prefix": FrontendSettings().metrics_prefix}
 

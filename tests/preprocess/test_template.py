@@ -1,5 +1,6 @@
 # ruff: noqa: E501 (templates are written as their makers do)
 import json
+import time
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from dynamod.message.errors import BadRequest, UserError
 from dynamod.message.openai import Message
 from dynamod.preprocess.conversation import as_dict
 from dynamod.preprocess.template import ChatTemplate
+from dynamod.preprocess.work import BOUNDS, VALUE_SIZE, TooMuch, Work, bound_of, size_of
 
 from .conftest import CHATML
 
@@ -262,9 +264,9 @@ NESTED = "{% for i in range(90000) %}{% for j in range(90000) %}{% for k in rang
     ("source", "says"),
     [
         (f"{NESTED}{{% endfor %}}", "ran out of fuel"),
-        ("{{ 'a'|indent(200000000000, true) }}", "an indentation of more than 1000"),
-        ("{{ 'a'|indent('x' * 2000, true) }}", "an indentation of more than 1000"),
-        ("{{ [1]|tojson(indent=2000000000) }}", "an indentation of more than 1000"),
+        ("{{ 'a'|indent(200000000000, true) }}", "an indentation of more than 100"),
+        ("{{ 'a'|indent('x' * 2000, true) }}", "an indentation of more than 100"),
+        ("{{ [1]|tojson(indent=2000000000) }}", "an indentation of more than 100"),
         ("{{ 'a' * 200000000000 }}", "too large|ran out of fuel"),  # as the version of minijinja has it
         ("{{ 10 ** 10000000 }}", "unable to calculate"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
@@ -273,6 +275,51 @@ NESTED = "{% for i in range(90000) %}{% for j in range(90000) %}{% for k in rang
 def test_work_without_bound_is_refused(source: str, says: str) -> None:
     with pytest.raises(BadRequest, match=says):
         ChatTemplate(source).render([])
+
+
+FILTERED = "{% for i in range(5000) %}{% set x = messages|tojson(indent=90) %}{% endfor %}"
+DATED = "{% for i in range(90000) %}{% set x = strftime_now('%d' * 1000) %}{% endfor %}"
+DOUBLED = "{% set ns = namespace(s='a') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}"
+REPLACED = "{% set a = 'x' * 1000000 %}{% for i in range(1000) %}{% set b = a|replace('x', 'yy') %}{% endfor %}"
+NUMBERED = "{% for i in range(3000) %}{% set x = 'a' * 1000 %}{% set y = x|indent(90, true) %}{% endfor %}"
+
+
+@pytest.mark.parametrize("source", [FILTERED, DATED, DOUBLED, REPLACED, NUMBERED, NESTED + "{% endfor %}"])
+def test_a_small_request_is_little_work_whatever_the_template_does(source: str) -> None:
+    """Other streams wait as long: 0.1 s of the processor are promised, and ten times that are a failure."""
+    template = ChatTemplate(source)
+    begun = time.thread_time()
+    with pytest.raises(BadRequest, match=r"ran out of fuel|filters make more|takes more") as caught:
+        template.render([{"role": "user", "content": "x"}] * 10)
+    assert time.thread_time() - begun < 1
+    assert caught.value.param == "messages"
+
+
+def test_a_clock_ends_a_rendering_at_its_next_filter() -> None:
+    now = iter([0.0, 0.05, 0.2, 0.3])
+    work = Work(lambda: next(now))
+    work.charge(10**12)  # not in a rendering
+    work.begin(BOUNDS[0])
+    work.charge(1)
+    with pytest.raises(TooMuch, match=r"more than 0.125 s"):
+        work.charge(1)
+
+
+def test_a_large_request_may_take_more_work() -> None:
+    """As many instructions as each two of its messages."""
+    source = "{% for a in messages %}{% for b in messages %}{% if a == b %}{% endif %}{% endfor %}{% endfor %}done"
+    messages = [{"role": "user", "content": f"text {place}"} for place in range(500)]
+    assert ChatTemplate(source).render(messages) == "done"
+    tools = [{"name": f"tool{place}", "description": "d" * 1000} for place in range(5000)]
+    assert len(ChatTemplate("{{ tools|tojson }}").render([], tools)) > 5_000_000
+
+
+def test_the_size_of_values() -> None:
+    assert size_of("abc", 10**9) == VALUE_SIZE + 3
+    assert size_of({"a": ["bc", 7, None]}, 10**9) == 6 * VALUE_SIZE + 3
+    assert size_of(["x"] * 10**6, 1000) <= 2 * 1000
+    assert bound_of({"messages": []}) is BOUNDS[0]
+    assert bound_of({"messages": ["x" * 10**7]}) is BOUNDS[-1]
 
 
 def test_long_conversations_are_within_the_bound() -> None:

@@ -31,7 +31,7 @@ class Mine:
 async def asked(path: str, body: bytes, kind: str = "") -> tuple[int, str, str]:
     made = service(Mine)
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        context = cast(ComponentContext, SimpleNamespace(listener=lambda: sock))
+        context = cast(ComponentContext, SimpleNamespace(listeners=lambda: [sock]))
         server = ServiceHttp(Mine(), list(made.endpoints.values()), context)
         await server.start()
         try:

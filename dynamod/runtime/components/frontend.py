@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FrontendComponent(Actor):
-    """Listens on the socket that the daemon bound and passes requests to the processor of the same process."""
+    """Listens on the sockets that the daemon bound and passes requests to the processor of the same process."""
 
     def __init__(self, ctx: ComponentContext) -> None:
         self._ctx = ctx
@@ -44,7 +44,7 @@ class FrontendComponent(Actor):
         routes = [Route("GET", "/health/progress", self._progress)]
         self._server = make_server(settings, backend, self._families, backend.endpoints, routes)
         ctx.process_context.http.append(self._server.metrics)
-        await self._server.start(ctx.listener())
+        await self._server.start(*ctx.listeners())
         self._background = [self.context.task(work()) for work in self._server.background]
 
     async def _progress(self, _context: RequestContext) -> web.Response:
