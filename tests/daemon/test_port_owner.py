@@ -35,7 +35,7 @@ def test_another_process_is_named_in_the_error() -> None:
         with pytest.raises(
             UserError, match=rf"Frontend cannot listen: port {port} is in use by process {other.pid} \("
         ):
-            listen("127.0.0.1", port, "Frontend")
+            listen(["127.0.0.1"], port, "Frontend")
     finally:
         other.communicate("\n")
 

@@ -3,6 +3,8 @@
 import socket
 from collections.abc import Iterator
 
+from typing import Any
+
 import pytest
 
 from dynamod.daemon import sockets as module
@@ -59,11 +61,11 @@ def test_a_free_port_is_one_that_is_free_at_every_address(
     """The kernel's choice for the first address is taken at the second one, once."""
     bound, calls = module._bound, list[int]()
 
-    def unlucky(place: module._Place, port: int, who: str, *, alone: bool) -> socket.socket | None:
+    def unlucky(place: module._Place, port: int, who: str, owner: Any, *, alone: bool) -> socket.socket | None:
         calls.append(port)
         if len(calls) == 2:
             raise UserError(f"{who} cannot listen: port {port} is in use")
-        return bound(place, port, who, alone=alone)
+        return bound(place, port, who, owner, alone=alone)
 
     monkeypatch.setattr(module, "_bound", unlucky)
     sockets = listen((LOOPBACK,), 0, "Frontend")
