@@ -1,13 +1,15 @@
 """What the kernel shows of a process that reports no progress: whether it computes, waits for a core, or reads.
 
 A process whose engine holds the interpreter's lock sends no heartbeat while it computes, and on a busy machine a
-process may wait seconds for a core. Both are slow, not stuck.
+process may wait seconds for a core. Both are slow, not stuck. A process that waits for its GPU is slow, too, where
+NVML shows that the GPU computes for it.
 """
 
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dynamod.observe.gpu_work import gpu_processes
 from dynamod.observe.processes import PROC, family
 
 WORKING_SHARE = 0.05
@@ -81,7 +83,8 @@ class Evidence:
         if before is None:
             return
         least = WORKING_SHARE * (found.at - before.at)
-        if _grown(before.cpu, found.cpu) >= least or _grown(before.waiting, found.waiting) >= least:
+        computes = _grown(before.cpu, found.cpu) >= least or _grown(before.waiting, found.waiting) >= least
+        if computes or not found.cpu.keys().isdisjoint(gpu_processes(found.at - before.at)):
             self.worked = now
         if found.read > before.read and found.cpu.keys() <= before.cpu.keys():
             self.worked = self.read = now
