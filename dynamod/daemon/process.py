@@ -41,12 +41,25 @@ class ProcessEnded(DynamodError):
         self.permanent = permanent
 
 
-class ProcessFacts(msgspec.Struct, frozen=True):
-    """What the daemon knows of one process. `beat_age`: seconds since its last heartbeat. `silent`: why it counts as
-    stuck, empty when it does not. `roles`: of its workers.
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process does. `doing`: in words. `slow`: whether that takes far longer than usual.
 
-    `doing`: what it does, in words, and `slow`: whether that takes far longer than usual. `progress_age`: seconds since
-    its last progress. `running`, `waiting`: requests in its engine. `phases`: of its start, with seconds.
+    `progress_age`: seconds since its last progress. `running`, `waiting`: requests in its engine. `phases`: of its
+    start, with seconds.
+    """
+
+    doing: str = ""
+    slow: bool = False
+    progress_age: float | None = None
+    running: int = 0
+    waiting: int = 0
+    phases: dict[str, float] = {}
+
+
+class ProcessFacts(Activity, frozen=True):
+    """What the daemon knows of one process. `beat_age`: seconds since its last heartbeat.
+
+    `silent`: why it counts as stuck, empty when it does not. `roles`: of its workers.
     """
 
     name: str
@@ -56,13 +69,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     beat_age: float | None
     uptime: float
     silent: str = ""
-    roles: dict[str, str] = {}
-    doing: str = ""
-    slow: bool = False
-    progress_age: float | None = None
-    running: int = 0
-    waiting: int = 0
-    phases: dict[str, float] = {}
+    roles: dict[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
 class ProcessRecord:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import msgspec
@@ -22,7 +23,6 @@ from .keys import (
     instance_key,
     lease_of,
     place_of,
-    quarantine_key,
 )
 from .records import decoded
 
@@ -99,15 +99,16 @@ class View:
         self._models: dict[str, dict[str, ModelCard]] = {}
         self._on_model: list[ModelWatcher] = []
         self._on_change: list[Callable[[], None]] = []
-        self._quarantined: set[str] = set()
+        # By lease: why its process is stuck, is slow, or crashed (empty: it was ended on purpose).
+        self._quarantined: dict[int, str] = {}
         self._slow: dict[int, str] = {}
-        self._exits: dict[int, str] = {}  # lease -> why its process crashed, empty when it was ended on purpose
+        self._exits: dict[int, str] = {}
         self._served: dict[_Group, tuple[ModelCard | None, Serving]] = {}
         self._unable: dict[tuple[str, frozenset[str]], frozenset[int]] = {}  # until something changes, as the next
         self._capabilities: dict[tuple[object, ...], Capabilities | None] = {}  # by what `disagree` looks at
-        registry.watch(QUARANTINED, self._quarantine_changed)
-        registry.watch(SLOW, self._slow_changed)
-        registry.watch(EXITED, self._exited)
+        registry.watch(QUARANTINED, partial(self._reason_changed, self._quarantined, self._revise_lease))
+        registry.watch(SLOW, partial(self._reason_changed, self._slow, lambda _lease: self._changed()))
+        registry.watch(EXITED, partial(self._reason_changed, self._exits, self._revise_lease))
         place = f"{place_of(only)}/" if only is not None else ""
         registry.watch(INSTANCES + place, self._instance_changed)
         registry.watch(CARDS + place, self._card_changed)
@@ -231,7 +232,7 @@ class View:
 
     def quarantined(self, instance: Instance) -> bool:
         """Whether the daemon of the instance's process does not hear from it."""
-        return bool(self._quarantined) and quarantine_key(instance.instance_id) in self._quarantined
+        return instance.instance_id in self._quarantined
 
     @property
     def slow(self) -> Mapping[int, str]:
@@ -255,33 +256,18 @@ class View:
                 await self.until(lambda: instance.instance_id in self._exits or self.quarantined(instance))
         return self._exits.get(instance.instance_id, "")
 
-    def _exited(self, key: str, value: bytes | None) -> None:
+    def _reason_changed(
+        self, reasons: dict[int, str], changed: Callable[[int], None], key: str, value: bytes | None
+    ) -> None:
+        """A key about the process of a lease has come, changed or gone. `reasons`: what such keys say, by lease."""
         lease = lease_of(key)
         if lease is None:
             return
         if value is None:
-            self._exits.pop(lease, None)
+            reasons.pop(lease, None)
         else:
-            self._exits[lease] = value.decode(errors="replace")
-        self._revise_lease(lease)
-
-    def _quarantine_changed(self, key: str, value: bytes | None) -> None:
-        if value is None:
-            self._quarantined.discard(key)
-        else:
-            self._quarantined.add(key)
-        if (lease := lease_of(key)) is not None:
-            self._revise_lease(lease)
-
-    def _slow_changed(self, key: str, value: bytes | None) -> None:
-        lease = lease_of(key)
-        if lease is None:
-            return
-        if value is None:
-            self._slow.pop(lease, None)
-        else:
-            self._slow[lease] = value.decode(errors="replace")
-        self._changed()
+            reasons[lease] = value.decode(errors="replace")
+        changed(lease)
 
     def _revise_lease(self, lease: int) -> None:
         for where, instance in self._by_key.items():
