@@ -84,9 +84,21 @@ app.command(
 )(serve.serve)
 
 
-@app.command(epilog=examples("dynamo status", "dynamo status --output json"))
-def status(socket: Socket = None, output: Output = Form.TEXT) -> None:
+@app.command(epilog=examples("dynamo status", "dynamo status --output json", "dynamo status --socket-path"))
+def status(
+    socket_path: Annotated[
+        bool, typer.Option("--socket-path", help="print only the path of the control socket")
+    ] = False,
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
     """Show the daemon, its graphs and its problems. Exit code 0: no problem, 1: a problem, 3: no daemon runs."""
+    if socket_path:
+        from .client import Control
+
+        path = str(Control(socket).path())
+        print(json.dumps({"socket": path}) if output is Form.JSON else path)
+        return
     raise typer.Exit(1 if _ask("status", socket, output)["problems"] else 0)
 
 
