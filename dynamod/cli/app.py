@@ -1,6 +1,7 @@
 """The commands of `dynamo`."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -54,6 +55,8 @@ def run(argv: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(text)
             return 0
+        if below := re.match(r"No such option: (-\d+)", text):
+            raise UserError(f"{below[1]} is no number from 0 upwards", "a number below 0 is not allowed") from None
         where = getattr(getattr(error, "ctx", None), "command_path", "") or "dynamo"
         raise UserError(" ".join(text.split()).rstrip("."), f"see {where} --help") from None
     return code if isinstance(code, int) else 0

@@ -54,7 +54,8 @@ def read_document(text: str, source: str, environ: Mapping[str, str]) -> Documen
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         written = text.splitlines()[mark.line : mark.line + 1] if mark else []
-        raise UserError(f"{source}{line}: not valid YAML: {problem}", _unquoted("".join(written))) from None
+        form = "JSON or YAML" if text.lstrip().startswith("{") else "YAML"
+        raise UserError(f"{source}{line}: not valid {form}: {problem}", _unquoted("".join(written))) from None
     finally:
         loader.dispose()
     if data is not None and not isinstance(data, dict):

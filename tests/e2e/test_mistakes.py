@@ -84,6 +84,8 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo scale Worker", ["replicas"]),
     ("dynamo scale Worker many", ["replicas", "integer"]),
     ("dynamo scale Worker -- -1", ["replicas", "0"]),
+    ("dynamo scale Worker -1", ["-1 is no number from 0 upwards"]),
+    ("dynamo serve -f configs/agg.yaml --Worker.ServiceArgs.workers=-1", ["got -1", "0 keeps the service"]),
     ("dynamo switch Worker", ["role"]),
     ("dynamo switch Worker both", ["both", "prefill", "decode", "aggregated"]),
     ("dynamo ps --socket /no/where.sock", ["no daemon", "/no/where.sock"]),

@@ -122,7 +122,7 @@ def _way(arguments: "RunArguments", fields: dict[str, Any]) -> Way:
         try:
             prompt = sys.stdin.buffer.read().decode().strip()
         except UnicodeDecodeError as error:
-            raise UserError(f"stdin: no UTF-8 text ({error.reason})", "the prompt must be UTF-8") from None
+            raise UserError(f"stdin: not UTF-8 text ({error.reason})", "the prompt must be UTF-8") from None
         if not prompt:
             raise UserError("stdin is empty", "for example: echo 'Hello' | dynamo-run sample")
         from .text import answer_once
