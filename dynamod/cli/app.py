@@ -1,6 +1,7 @@
 """The commands of `dynamo`."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -54,6 +55,8 @@ def run(argv: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(text)
             return 0
+        if below := re.match(r"No such option: (-\d+)", text):
+            raise UserError(f"{below[1]} is no number from 0 upwards", "a number below 0 is not allowed") from None
         where = getattr(getattr(error, "ctx", None), "command_path", "") or "dynamo"
         raise UserError(" ".join(text.split()).rstrip("."), f"see {where} --help") from None
     return code if isinstance(code, int) else 0
@@ -84,9 +87,21 @@ app.command(
 )(serve.serve)
 
 
-@app.command(epilog=examples("dynamo status", "dynamo status --output json"))
-def status(socket: Socket = None, output: Output = Form.TEXT) -> None:
+@app.command(epilog=examples("dynamo status", "dynamo status --output json", "dynamo status --socket-path"))
+def status(
+    socket_path: Annotated[
+        bool, typer.Option("--socket-path", help="print only the path of the control socket")
+    ] = False,
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
     """Show the daemon, its graphs and its problems. Exit code 0: no problem, 1: a problem, 3: no daemon runs."""
+    if socket_path:
+        from .client import Control
+
+        path = str(Control(socket).path())
+        print(json.dumps({"socket": path}) if output is Form.JSON else path)
+        return
     raise typer.Exit(1 if _ask("status", socket, output)["problems"] else 0)
 
 

@@ -19,6 +19,10 @@ class Parser(argparse.ArgumentParser):
         """All flags that it knows."""
         return list(self._option_string_actions)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help or version; argparse ignores that the output takes nothing."""
+        (file or sys.stderr).write(message)
+
     def error(self, message: str) -> NoReturn:
         """Raise the mistake with where help is."""
         raise UserError(message, f"see {self.prog} --help")

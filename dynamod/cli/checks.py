@@ -16,6 +16,7 @@ import msgspec
 from dynamod import __version__
 from dynamod.actor import Actor, System
 from dynamod.daemon.cluster import cluster_of
+from dynamod.daemon.port_owner import port_owner
 from dynamod.discovery.etcd.settings import Endpoint, EtcdSettings
 from dynamod.discovery.keys import CARDS, INSTANCES, SHARED
 from dynamod.discovery.records import decoded
@@ -183,9 +184,10 @@ def free(port: int, running_here: bool) -> Finding:
     why = port_problem("127.0.0.1", port)
     if not why:
         return Finding("ports", "ok", f"port {port} is free")
+    by = f", by {owner}" if (owner := port_owner(port)) else ""
     if running_here:
-        return Finding("ports", "ok", f"port {port}: {why} (perhaps by the frontend that runs)")
-    return Finding("ports", "warn", f"port {port}: {why}", "stop what listens there, or choose --Frontend.port")
+        return Finding("ports", "ok", f"port {port}: {why}{by or ' (perhaps by the frontend that runs)'}")
+    return Finding("ports", "warn", f"port {port}: {why}{by}", "stop what listens there, or choose --Frontend.port")
 
 
 def daemon(known: Known | None) -> Finding:

@@ -38,6 +38,11 @@ class Control:
     def __init__(self, explicit: str | None = None, *, any_release: bool = False) -> None:
         self._explicit, self._any_release = explicit, any_release
 
+    def path(self) -> Path:
+        """Where the daemon's control socket is. Raises UserError when none runs."""
+        with contextlib.closing(self._connected()) as connection:
+            return connection.path
+
     def get(self, path: str, **query: Any) -> Any:
         """Read something. Raises UserError with the daemon's own words, or when none runs."""
         text = urlencode({key: value for key, value in query.items() if value not in (None, "")})

@@ -32,6 +32,8 @@ ALONE = (
 """Flags that are taken without a value."""
 _BOOLS = {"true": True, "false": False}
 _PLAIN = [name for name, entry in ENGINES.items() if not entry.behind]
+_WAYS = {"in=": ("http", "text", "stdin", "batch", "dyn", "none"), "out=": ("auto", "dyn", *ENGINES, *ALIASES)}
+"""What may stand after `in=` and `out=`, before a colon."""
 HELP = f"""\
 usage: dynamo-run [in=INPUT] [out=ENGINE] [model] [flags]
 
@@ -230,6 +232,7 @@ def parse(argv: Sequence[str]) -> RunArguments:
     if "--" in words:
         place = words.index("--")
         words, rest = words[:place], words[place + 1 :]
+    _without_spaces(words)
     ways = {"in": "", "out": ""}
     others: list[str] = []
     for word in words:
@@ -246,7 +249,8 @@ def parse(argv: Sequence[str]) -> RunArguments:
     if wrong := [word for word in unknown if word.startswith("-")]:
         flag = wrong[0].partition("=")[0]
         model = models[0] if models else (flags.model_path or "")
-        hint = near(flag, known.flags()) + _behind_dashes(flag, ways["out"], model)
+        way = f"did you mean {flag.lstrip('-')}=...?; " if flag in ("--in", "--out") else near(flag, known.flags())
+        hint = way + _behind_dashes(flag, ways["out"], model)
         raise UserError(f"unknown flag {flag}", f"{hint}see dynamo-run --help")
     way = ways["in"] or ("text" if sys.stdin.isatty() else "stdin")
     on_demand = len(models) > 1 or flags.max_models is not None
@@ -261,6 +265,19 @@ def parse(argv: Sequence[str]) -> RunArguments:
     several = tuple(models) if on_demand else ()
     rest = [*_of_llama_cpp(flags, ways["out"], model), *rest]
     return RunArguments(way, ways["out"], model, flags, rest, models=several)
+
+
+def _without_spaces(words: Sequence[str]) -> None:
+    """Raises UserError for `in = http`, `in =http` and `in= http`."""
+    for place, word in enumerate(words):
+        rest = words[place + 1 : place + 3]
+        if word in ("in", "out") and rest and rest[0].startswith("="):
+            taken = rest if rest[0] == "=" else rest[:1]
+        elif word in ("in=", "out=") and rest and rest[0].partition(":")[0] in _WAYS[word]:
+            taken = rest[:1]
+        else:
+            continue
+        raise UserError(f"`{' '.join([word, *taken])}` has spaces", f"write {''.join([word, *taken])}")
 
 
 def _of_llama_cpp(flags: argparse.Namespace, output: str, model: str) -> list[str]:

@@ -31,6 +31,7 @@ from .arguments import configure_logs
 from .attach import Attachment, take
 from .interrupt import Interrupts, Talk, on_signals, reloads
 from .lines import Lines
+from .output import leave_stdout
 from .served import Models
 from .tables import table
 
@@ -341,13 +342,6 @@ def _write(stream: TextIO, text: str, _dropped: int) -> None:
 
 
 _output = Backlog(_write)
-
-
-def leave_stdout() -> None:
-    """Write nothing more to a stdout that takes nothing; what is buffered would be an error at the end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def _has_terminal() -> bool:

@@ -10,6 +10,7 @@ from typing import NoReturn
 from dynamod.message.errors import DynamodError, UserError
 
 from .hidden import hide_secrets
+from .output import FULL, leave_stdout, tolerate_letters, unwritten
 
 COMPLETE = "_DYNAMO_RUN_COMPLETE"
 """Variable with a line up to the cursor: `dynamo-run` prints what may stand there, a word per line."""
@@ -115,8 +116,9 @@ def _end(code: int) -> NoReturn:
 
 def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """Run a command. UserError becomes its line on stderr, Ctrl-C exit code 130, a closed pipe no error at all."""
+    tolerate_letters()
     try:
-        return main(argv)
+        return _written(main(argv))
     except UserError as error:
         return _mistake(error.line(), error.exit_code or 2)
     except DynamodError as error:
@@ -134,9 +136,24 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except SystemExit as end:  # help of argparse
+        if not isinstance(end.code, int | None):
+            raise
+        return _written(end.code or 0)
+    except OSError as error:
+        if error.filename is not None or error.errno not in FULL:
+            raise
+        leave_stdout()
+        return _mistake(f"the output cannot be written: {error.strerror}", 1)
     finally:
         if (attached := sys.modules.get("dynamod.cli.attach")) is not None:  # not imported for its own sake
             attached.leave_early()
+
+
+def _written(code: int) -> int:
+    """The exit code of a command that has ended, when all that it printed is written."""
+    why = unwritten()
+    return _mistake(f"the output cannot be written: {why}", code or 1) if why else code
 
 
 def _mistake(line: str, code: int) -> int:

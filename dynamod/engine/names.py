@@ -39,7 +39,8 @@ class EngineEntry(NamedTuple):
     decode worker it takes prompts of prefill workers. `vectors`: the argument, and its value, with which it makes
     vectors and no answers, and `embedding`: the class that then takes the place of `target`.
     `types`: what it serves. `lora`: a function that takes adapters and the path of the model, perhaps None, and raises
-    UserError for files that are none; empty: it loads no adapters.
+    UserError for files that are none; empty: it loads no adapters. `file_of`: a function that gives the file that
+    it loads from a model's path, and raises UserError for a path without one; empty: it takes any.
     """
 
     target: str
@@ -62,6 +63,7 @@ class EngineEntry(NamedTuple):
     embedding: str = ""
     types: tuple[str, ...] = ("chat", "completions")
     lora: str = ""
+    file_of: str = ""
 
     @property
     def file(self) -> bool:
@@ -95,6 +97,7 @@ ENGINES: dict[str, EngineEntry] = {
         vectors=("embeddings", True),
         embedding="dynamod.engine.llamacpp.embedding:LlamaCppEmbeddings",
         lora="dynamod.engine.llamacpp.lora:check",
+        file_of="dynamod.engine.llamacpp.files:gguf_file",
     ),
     "mistralrs": EngineEntry(
         "dynamod.engine.mistralrs:MistralRs",
@@ -227,7 +230,10 @@ def require_installed(name: str, python: str = "", environ: Mapping[str, str] = 
 
 def require_format(name: str, model: Path | None) -> None:
     """Raise UserError for a model in a format that the engine does not read. `model`: its path, None: not known."""
-    if model is not None and not ENGINES[_own_name(name)].gguf and is_gguf(model):
+    entry = ENGINES[_own_name(name)]
+    if model is not None and entry.file_of:
+        _load(entry.file_of)(model)
+    if model is not None and not entry.gguf and is_gguf(model):
         hint = "take out=llamacpp for it, or a folder with safetensors"
         raise UserError(f"engine '{name}' reads no GGUF files, and {model} is one", hint)
 

@@ -53,12 +53,20 @@ def read_document(text: str, source: str, environ: Mapping[str, str]) -> Documen
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
-        raise UserError(f"{source}{line}: not valid YAML: {problem}") from None
+        written = text.splitlines()[mark.line : mark.line + 1] if mark else []
+        form = "JSON or YAML" if text.lstrip().startswith("{") else "YAML"
+        raise UserError(f"{source}{line}: not valid {form}: {problem}", _unquoted("".join(written))) from None
     finally:
         loader.dispose()
     if data is not None and not isinstance(data, dict):
         raise UserError(f"{source}: expected a mapping of services, got {kind(data)}")
     return Document(cast("dict[str, Any]", data or {}), {**origins, (): source}, source)
+
+
+def _unquoted(line: str) -> str:
+    """What to do about a line with a variable that YAML cannot read: `{` begins a mapping inside `{}` and `[]`."""
+    found = re.search(r"\$\{[^}\"']*\}", line)
+    return f'write "{found[0]}" in quotes: inside {{ }} and [ ] YAML takes its braces for a mapping' if found else ""
 
 
 def _walk(loader: Any, node: Any, path: Path, document: Document, environ: Mapping[str, str], inside: set[int]) -> None:

@@ -58,7 +58,12 @@ def split_target(target: str) -> tuple[str, str]:
     """`(module or file, class)` of `graphs.agg:Frontend` or `path/to/file.py:Frontend`."""
     name, _, qualname = target.rpartition(":")
     if not name or not qualname.replace(".", "").isidentifier():
-        raise UserError(f"'{target}' does not name a service", "write module.path:Class or path/to/file.py:Class")
+        hint = "write module.path:Class or path/to/file.py:Class"
+        if target.endswith((".yaml", ".yml", ".json")):
+            hint = f"a config file is given with -f: dynamo serve -f {target}"
+        elif ":" not in target and all(part.isidentifier() for part in target.split(".")):
+            hint = f"{hint}, for example {target}:Frontend"
+        raise UserError(f"'{target}' does not name a service", hint)
     return name, qualname
 
 

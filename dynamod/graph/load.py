@@ -80,7 +80,7 @@ def _text(file: Path) -> str:
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}", "check its permissions") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{file}: no UTF-8 text ({error.reason})", "save it as UTF-8") from None
+        raise UserError(f"{file}: not UTF-8 text ({error.reason})", "save it as UTF-8") from None
 
 
 def load_service(spec: ServiceSpec) -> Service[Any]:

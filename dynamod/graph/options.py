@@ -102,7 +102,7 @@ def check_workers(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise UserError(f"workers: expected an integer, got {kind(value)} ({value!r})")
     if value < 0:
-        raise UserError(f"workers: expected 0 or more, got {value}")
+        raise UserError(f"workers: expected 0 or more, got {value}", "0 keeps the service without a process")
     return value
 
 

@@ -1,7 +1,8 @@
 """Which models can be asked at this ingress now: one answer for `/v1/models`, `/health` and the commands of the daemon.
 
 A model can be asked when its card is loaded here and a request would be placed: a ready instance serves it, or a worker
-is started for whoever asks.
+is started when a request asks. While the card of changed workers is loaded in place of another one, requests wait for
+that, so the model can be asked.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ Announce = Callable[[str, ModelCard | None], None]
 
 class AskableModels:
     """`cards()`: of the models that are loaded here, by name. `kept(name)`: requests for the model wait for a worker.
+    `coming(name)`: the card that takes the place of the loaded one soon; None when none does.
 
     `announce(name, card)` is called when a model can be asked from now on, and with None when it no longer can.
     """
@@ -28,10 +30,12 @@ class AskableModels:
         view: View,
         cards: Callable[[], Mapping[str, ModelCard]],
         kept: Callable[[str], bool],
+        coming: Callable[[str], ModelCard | None],
         parked: ParkedModels,
         announce: Announce,
     ) -> None:
-        self._view, self._cards, self._kept, self._parked, self._announce = view, cards, kept, parked, announce
+        self._view, self._cards, self._kept, self._coming = view, cards, kept, coming
+        self._parked, self._announce = parked, announce
         self._announced: dict[str, tuple[str, ...]] = {}  # types, by model
         parked.changed = self.look
 
@@ -75,6 +79,8 @@ class AskableModels:
         return self._served(card, base) or (self._kept(card.base) and self._parked.hopeful(card.base))
 
     def _served(self, card: ModelCard, base: ModelCard) -> bool:
+        if not self._view.routable(card):
+            card, base = self._coming(card.name) or card, self._coming(base.name) or base
         if not self._view.routable(card):
             return False
         return not base.capabilities.needs_prefill or self._view.routable(base, PREFILL)

@@ -174,7 +174,9 @@ class Processor(Actor):
         self._cards: dict[str, ModelCard] = {}
         self._outdated = False  # other workers may be there than when the cards were read
         self.parked = ParkedModels(view, want, self.keep, self.forget)
-        self.askable = AskableModels(view, lambda: self.cards, self._kept.__contains__, self.parked, announce)
+        self.askable = AskableModels(
+            view, lambda: self.cards, self._kept.__contains__, self._coming, self.parked, announce
+        )
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
         self._requests: RequestsInFlight | None = None
 
@@ -305,6 +307,10 @@ class Processor(Actor):
     def _changed(self) -> None:
         self._outdated = True
 
+    def _coming(self, name: str) -> ModelCard | None:
+        """The card that is being loaded, unless its files are of no use."""
+        return None if name in self._unloaded else self._loading.get(name)
+
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         self._loading.pop(name, None)
         self._loads(name)
@@ -355,6 +361,7 @@ class Processor(Actor):
                 why = error.line() if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
                 if wanted() and self._unloaded.get(name) != why:  # the same failure is logged once
                     self._unloaded[name] = why
+                    self.askable.look()
                     if expected:
                         self._refused(name, why)
                     log.error("cannot serve model %s: %s", name, why, exc_info=not expected)

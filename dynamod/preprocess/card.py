@@ -56,6 +56,12 @@ def check_files(path: Path, config: Path | None = None, context_length: int | No
         ChatTemplate(text)
 
 
+def has_chat_template(path: Path, config: Path | None = None) -> bool:
+    """Whether chats can be made into prompts for a model of this machine. Raises UserError as `read_card` does."""
+    templates = open_source(_described_in(config) or path).templates
+    return bool(templates.get("default") or templates.get("tool_use"))
+
+
 def _described_in(config: Path | None) -> Path | None:
     """The folder of a file that was named in place of its folder."""
     return config.parent if config is not None and config.is_file() and config.suffix.lower() != ".gguf" else config

@@ -48,7 +48,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, texts
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "p.jsonl:2: no JSON"),
+        ("{", "p.jsonl:2: not JSON"),
         ("[1]", "p.jsonl:2: no text"),
         ('{"text": 7}', "p.jsonl:2: no text"),
         ('{"text": " "}', "p.jsonl:2: no text"),
@@ -72,7 +72,7 @@ def test_a_byte_order_mark_and_bytes_that_are_no_text(tmp_path: Path) -> None:
     file.write_text('{"text": "first"}\n', encoding="utf-8-sig")
     assert texts_of([file]) == ["first"]
     file.write_bytes(b'{"text": "\xff"}\n')
-    with pytest.raises(UserError, match="no UTF-8"):
+    with pytest.raises(UserError, match="not UTF-8"):
         entries.read([file])
 
 

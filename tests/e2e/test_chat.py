@@ -194,7 +194,7 @@ def test_a_prompt_and_an_answer_that_no_one_can_read(machine: Any) -> None:
     run: dict[str, Any] = {"env": machine.environ(), "cwd": machine.folder, "stderr": subprocess.PIPE, "timeout": 60}
     done = subprocess.run(words, input=b"a\xff b", stdout=subprocess.PIPE, check=False, **run)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"stdin: no UTF-8 text" in done.stderr
+    assert b"stdin: not UTF-8 text" in done.stderr
     with open("/dev/full", "wb") as full:
         done = subprocess.run(words, input=b"hello", stdout=full, check=False, **run)
     assert (done.returncode, done.stderr) == (
@@ -247,7 +247,7 @@ def test_a_prompt_that_fails_is_written_down(machine: Any) -> None:
     (machine.folder / "p.jsonl").write_text('{"text": "good"}\n{bad\n')
     refused = piped(machine, "", *words)
     assert refused.returncode == 2
-    assert "p.jsonl:2: no JSON" in refused.stderr
+    assert "p.jsonl:2: not JSON" in refused.stderr
     (machine.folder / "p.jsonl").write_text('{"text": "good"}\n')
     there = piped(machine, "", *words)
     assert (there.returncode, there.stdout) == (2, "")

@@ -120,6 +120,7 @@ def test_what_is_wrong_is_named_with_a_remedy(machine: Any) -> None:
         )
     assert code == 1
     assert [one["state"] for one in found["ports"]] == ["ok", "warn"]
+    assert f", by process {os.getpid()} (" in found["ports"][1]["found"]
     for check, variable in (("etcd", "ETCD_ENDPOINTS"), ("nats", "NATS_SERVER")):
         assert found[check][0]["state"] == "fail"
         assert variable in found[check][0]["mend"]

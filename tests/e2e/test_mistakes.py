@@ -53,7 +53,9 @@ HELP = [
 MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo serve graphs.nope:Frontend", ["graphs.nope"]),
     ("dynamo serve graphs.agg:Fronted", ["no service 'Fronted'", "Frontend"]),
-    ("dynamo serve graphs.agg", ["graphs.agg"]),
+    ("dynamo serve graphs.agg", ["graphs.agg", "for example graphs.agg:Frontend"]),
+    ("dynamo serve configs/agg.yaml", ["configs/agg.yaml", "dynamo serve -f configs/agg.yaml"]),
+    ("dynamo serve graphs.agg:Frontend -f flow.yaml", ["flow.yaml:2", 'write "${MODEL}" in quotes']),
     ("dynamo doctor --port 99999", ["--port", "65535"]),
     ("dynamo serve graphs.agg:Frontend -f nothere.yaml", ["nothere.yaml"]),
     ("dynamo serve graphs.agg:Frontend -f wrong.yaml", ["wrong.yaml:3", "prot", "did you mean 'port'", "host"]),
@@ -82,6 +84,8 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo scale Worker", ["replicas"]),
     ("dynamo scale Worker many", ["replicas", "integer"]),
     ("dynamo scale Worker -- -1", ["replicas", "0"]),
+    ("dynamo scale Worker -1", ["-1 is no number from 0 upwards"]),
+    ("dynamo serve -f configs/agg.yaml --Worker.ServiceArgs.workers=-1", ["got -1", "0 keeps the service"]),
     ("dynamo switch Worker", ["role"]),
     ("dynamo switch Worker both", ["both", "prefill", "decode", "aggregated"]),
     ("dynamo ps --socket /no/where.sock", ["no daemon", "/no/where.sock"]),
@@ -149,6 +153,10 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo.frontend --interactive", ["terminal"]),
     ("dynamo.frontend --model-name x", ["--model-name", "--interactive"]),
     ("dynamo-run in=http in=http", ["twice"]),
+    ("dynamo-run in = http out=echo_full", ["`in = http` has spaces", "write in=http"]),
+    ("dynamo-run in =http out=echo_full", ["`in =http` has spaces", "write in=http"]),
+    ("dynamo-run in=http out= echo_full", ["`out= echo_full` has spaces", "write out=echo_full"]),
+    ("dynamo-run --in http out=echo_full", ["--in", "did you mean in=...?"]),
 ]
 
 
@@ -157,6 +165,7 @@ def results(shared: Any) -> Iterator[dict[str, Any]]:
     """What each mistake and each help is answered with. `{taken}` is a port that somebody else has."""
     folder = shared.folder
     (folder / "wrong.yaml").write_text("Frontend:\n  host: 0.0.0.0\n  prot: 8000\n")
+    (folder / "flow.yaml").write_text("Frontend: {port: 0}\nWorker: {model: ${MODEL}}\n")
     (folder / "torn.yaml").write_text("Frontend:\n  host: [0.0.0.0\n")
     (folder / "d.yaml").write_text("grahps: []\n")
     (folder / "regular").write_text("mine")

@@ -164,7 +164,9 @@ class Shell:
         def place(word: str) -> str:
             for known, port in self.ports.items():
                 word = re.sub(rf"^(localhost|http://localhost):{known}/", rf"\1:{port}/", word)
-            return word.replace("$DYNAMOD_SOCKET", str(self.machine.socket))
+            if "$(dynamo status --socket-path)" in word:
+                word = word.replace("$(dynamo status --socket-path)", self.run("dynamo status --socket-path").strip())
+            return word
 
         argv = [place(word) for word in words]
         assert not any(re.search(r"localhost:80[08]0", word) for word in argv), "nothing serves that port here"

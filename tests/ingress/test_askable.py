@@ -32,12 +32,14 @@ class Place:
         self.view = View(self.registry)  # type: ignore[arg-type]  # with leases of its own for each worker
         self.cards: dict[str, ModelCard] = {}
         self.kept: set[str] = set()
+        self.coming: dict[str, ModelCard] = {}
         self.told: list[tuple[str, bool]] = []
         parked = ParkedModels(self.view, lambda _name, _waits: None, lambda _card: None, lambda _name: None)
         self.askable = AskableModels(
             self.view,
             lambda: self.cards,
             self.kept.__contains__,
+            self.coming.get,
             parked,
             lambda name, card: self.told.append((name, card is not None)),
         )
@@ -128,6 +130,22 @@ def test_a_worker_with_other_files_does_not_count() -> None:
     place.load()
     place.worker(msgspec.structs.replace(CARD, mdc_sum="other"))
     assert (place.askable.models(), place.ids) == ({}, [])
+
+
+def test_requests_wait_while_the_card_of_changed_workers_is_loaded() -> None:
+    place = Place()
+    old = place.worker()
+    place.load()
+    changed = msgspec.structs.replace(CARD, mdc_sum="other")
+    place.worker(changed)
+    place.coming["m"] = changed
+    place.registry.revoke(old.instance_id)
+    assert set(place.askable.models()) == {"m"}
+    assert place.askable.health()["endpoints"] == ["dyn://n.Worker.generate"]
+    del place.coming["m"]
+    assert place.askable.models() == {}, "it cannot be loaded"
+    place.load(changed)
+    assert set(place.askable.models()) == {"m"}
 
 
 def test_endpoints_without_a_model_are_instances() -> None:

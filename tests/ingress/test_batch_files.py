@@ -48,7 +48,7 @@ def test_lines_are_found_again(tmp_path: Path) -> None:
     assert [(one.line, one.message.partition(";")[0]) for one in found.mistakes] == [
         *(
             (3, "line 3: longer than 300 bytes, `batches_line_mb` of this server"),
-            (4, "line 4: no UTF-8 text (invalid start byte)"),
+            (4, "line 4: not UTF-8 text (invalid start byte)"),
         ),
         (5, "line 5: no object"),
     ]

@@ -20,6 +20,8 @@ SILENCE = 620.0
 CONNECT = 10.0
 AGAIN = 1.0
 """Seconds until a frontend that could not be reached is tried again: it may be on its way back."""
+UNREACHABLE_S = 60.0
+"""Seconds for which the command's own frontend may be away, as while it is replaced."""
 SAY_EVERY = 5.0
 """Seconds between two lines that say what is waited for."""
 
@@ -97,18 +99,24 @@ class ChatClient:
     async def model(self, wanted: str, *, others: bool = True) -> str:
         """The model called `wanted`, or the first that comes. Says every few seconds that it waits.
 
-        `others`: workers of other commands may bring it; else UserError when the models that are there lack it.
+        `others`: workers of other commands may bring it; else UserError when the models that are there lack it. Raises
+        UserError also for a frontend that cannot be reached.
         """
         import aiohttp
 
-        said = time.monotonic()
+        said = reached = time.monotonic()
         while True:
-            with contextlib.suppress(aiohttp.ClientError):  # it is being replaced; or all ends, and we with it
-                names = await self.models()
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # it is being replaced; or all ends
+                async with asyncio.timeout(CONNECT):
+                    names = await self.models()
+                reached = time.monotonic()
                 if wanted in names or (names and not wanted):
                     return wanted or names[0]
                 if names and not others:
                     raise UserError(f"no worker here serves {wanted}", f"it serves {', '.join(names)}")
+            if time.monotonic() - reached >= UNREACHABLE_S:
+                text = f"the frontend that this command runs has not answered for {UNREACHABLE_S:g} s"
+                raise UserError(text, "see dynamo logs, and whether a firewall closes the loopback interface")
             if time.monotonic() - said >= SAY_EVERY:
                 said = time.monotonic()
                 what = wanted or "a model"

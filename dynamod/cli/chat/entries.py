@@ -72,14 +72,14 @@ def entries(file: Path) -> Iterator[Entry]:
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}", "check the path") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{file}: no UTF-8 text ({error.reason})", "save it as UTF-8") from None
+        raise UserError(f"{file}: not UTF-8 text ({error.reason})", "save it as UTF-8") from None
 
 
 def _entry(line: str, where: str) -> Entry:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise UserError(f"{where}: no JSON ({error})", HINT) from None
+        raise UserError(f"{where}: not JSON ({error})", HINT) from None
     if isinstance(value, dict) and "text" not in value and "body" in value:
         return request_entry(value, where, URLS)
     if not isinstance(value, dict) or not isinstance(value.get("text"), str) or not value["text"].strip():

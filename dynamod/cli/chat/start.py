@@ -14,6 +14,7 @@ from dynamod.message.errors import UserError
 
 from . import entries
 from .client import ChatClient, chat_client
+from .loopback import loopback
 
 if TYPE_CHECKING:
     from dynamod.cli.flags import RunArguments
@@ -40,7 +41,7 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
     if flags.api_key or flags.api_key_file or flags.client_keys_file or flags.tls_cert_path or flags.tls_key_path:
         raise UserError(f"in={arguments.input} serves no clients", "keys and certificates belong to in=http")
     key = secrets.token_urlsafe(24)
-    flags.http_host, flags.http_port, flags.api_key = "127.0.0.1", 0, key
+    flags.http_host, flags.http_port, flags.api_key = loopback(), 0, key
     wanted = flags.model_name or ""
     if arguments.output in ("auto", "dyn"):
         flags.model_name = None  # which of those that are found
@@ -57,6 +58,8 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
         raise UserError("in=text needs a terminal", "use in=stdin for one prompt, in=batch:FILE for many")
 
     def make() -> "Talk":
+        if arguments.input in ("text", "stdin"):
+            _require_template(arguments)
         way, waits = _way(arguments, fields), sys.stderr.isatty() and not flags.verbose  # log lines say more
         found = arguments.output in ("auto", "dyn") or arguments.output.startswith("dyn://")
         if waits:
@@ -72,6 +75,26 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
         return talk
 
     return replace(arguments, input="http", flags=flags), make
+
+
+def _require_template(arguments: "RunArguments") -> None:
+    """Raises UserError for a model of this machine that cannot chat: loading it takes long."""
+    from dynamod.engine.names import ENGINES, canonical, default
+    from dynamod.preprocess.card import has_chat_template
+    from dynamod.preprocess.locate import local
+
+    output, flags = arguments.output, arguments.flags
+    if output in ("auto", "dyn") or output.startswith("dyn://") or not arguments.model or flags.chat_template:
+        return
+    if not ENGINES[canonical(output or default(arguments.model))].model:
+        return
+    path = local(arguments.model)
+    config = local(flags.model_config) if flags.model_config else None
+    if path is not None and not has_chat_template(path, config):
+        raise UserError(
+            f"the model {arguments.model} has no chat template, so in={arguments.input} cannot talk to it",
+            "give `--chat-template FILE`, or serve it with in=http and ask /v1/completions",
+        )
 
 
 def template(file: str) -> dict[str, Any]:
@@ -99,7 +122,7 @@ def _way(arguments: "RunArguments", fields: dict[str, Any]) -> Way:
         try:
             prompt = sys.stdin.buffer.read().decode().strip()
         except UnicodeDecodeError as error:
-            raise UserError(f"stdin: no UTF-8 text ({error.reason})", "the prompt must be UTF-8") from None
+            raise UserError(f"stdin: not UTF-8 text ({error.reason})", "the prompt must be UTF-8") from None
         if not prompt:
             raise UserError("stdin is empty", "for example: echo 'Hello' | dynamo-run sample")
         from .text import answer_once

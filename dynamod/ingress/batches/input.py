@@ -102,8 +102,8 @@ def _entry(line: bytes, number: int, urls: Collection[str]) -> RawEntry:
     except BadRequest as error:
         raise UserError(f"{where}: {error}", HINT) from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: no UTF-8 text ({error.reason})", HINT) from None
+        raise UserError(f"{where}: not UTF-8 text ({error.reason})", HINT) from None
     except msgspec.ValidationError:
         raise UserError(f"{where}: no object", HINT) from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UserError(f"{where}: no JSON ({error})", HINT) from None
+        raise UserError(f"{where}: not JSON ({error})", HINT) from None

@@ -118,7 +118,7 @@ async def test_lines_that_are_wrong_have_their_numbers(url: str) -> None:
         errors = await rows_of(client, batch.error_file_id)
         wrong = {row["error"]["line"]: row["error"]["message"] for row in errors if row["error"]}
         assert wrong.keys() == {2, 4, 5}
-        assert wrong[2].startswith("line 2: no JSON")
+        assert wrong[2].startswith("line 2: not JSON")
         assert "POST /v1/completions cannot be asked" in wrong[4]
         assert "the custom_id of line 1" in wrong[5]
         refused = {row["custom_id"]: row["response"] for row in errors if row["response"]}
