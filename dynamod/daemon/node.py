@@ -172,7 +172,9 @@ class Node(Actor):
         try:
             if (source := installed()) is not None:
                 snapshot = Snapshot(source, self.folder.path / "code")
+                begun = time.monotonic()
                 await asyncio.to_thread(snapshot.take)
+                log.debug("copied the installed package in %.0f ms", (time.monotonic() - begun) * 1000)
                 adopt(snapshot.folder)
                 self._snapshot = snapshot
         except OSError as error:

@@ -1,10 +1,14 @@
-"""Folders for what clients have sent: nobody else may read them."""
+"""Folders for what clients have sent: nobody else may read them, and a release that is too old refuses them."""
 
+import contextlib
 import os
 import stat
 from pathlib import Path
 
 from dynamod.message.errors import UserError
+
+FORMAT_FILE = "format"
+"""Holds the number of the format that a folder's files have; releases before 0.2.0 write none."""
 
 
 def own_folder(folder: str, setting: str, *below: str) -> Path:
@@ -22,3 +26,36 @@ def own_folder(folder: str, setting: str, *below: str) -> Path:
     except OSError as error:
         raise UserError(f"{setting}: {error.filename}: {error.strerror}", "choose another folder") from None
     return root
+
+
+def check_format(root: Path, setting: str, number: int) -> None:
+    """Note which format the files of a folder have; files without a note count as format 1.
+
+    Raises UserError when a newer release has written them.
+    """
+    file = root / FORMAT_FILE
+    try:
+        text = file.read_text(encoding="ascii", errors="replace").strip()
+        found = int(text) if text.isdecimal() else None
+    except FileNotFoundError:
+        found = 1
+    except OSError as error:
+        raise UserError(f"{setting}: {file}: {error.strerror}", "choose another folder") from None
+    refuse_newer(file, setting, found, number)
+    if found != number or not file.exists():
+        try:
+            fresh = file.with_name(f"{FORMAT_FILE}.{os.getpid()}")  # another frontend may start at the same time
+            fresh.write_text(f"{number}\n", encoding="ascii")
+            fresh.replace(file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise UserError(f"{setting}: {file}: {error.strerror}", "choose another folder") from None
+
+
+def refuse_newer(file: Path, setting: str, found: int | None, number: int) -> None:
+    """Raise UserError for a file of a format above `number`, or of one that cannot be read (None)."""
+    if found is None or found > number:
+        what = "is of an unknown format" if found is None else f"has format {found}, and this release reads {number}"
+        hint = "start the release that wrote it, or name another folder; nothing was changed there"
+        raise UserError(f"{setting}: {file} {what}", hint)

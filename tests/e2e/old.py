@@ -13,6 +13,9 @@ ROOT = Path(__file__).parents[2]
 BEFORE_PROTOCOLS = "151f645"
 """The last commit that was in use before daemons and commands had a protocol number."""
 
+LAST_RELEASE = "faf1caaf"
+"""What nodes run that are upgraded one after the other; protocol 1, as it had no number."""
+
 
 @functools.cache
 def checkout(commit: str) -> tempfile.TemporaryDirectory[str]:

@@ -1,6 +1,9 @@
 """Commands of this release beside a daemon of an older one, and files that an older one has kept."""
 
 import json
+import sqlite3
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -112,3 +115,29 @@ def test_graphs_of_a_newer_release_are_refused_loudly_and_kept(machine: Any) -> 
         assert "graphs.json" in result.out + result.err
         assert "protocol 99" in result.out + result.err
     assert any(path.read_text() == newer for path in state.iterdir()), "nothing is lost"
+
+
+@pytest.mark.parametrize("setting", ["responses_dir", "batches_dir"])
+@together
+def test_what_clients_have_sent_to_a_newer_release_is_refused_loudly_and_kept(machine: Any, setting: str) -> None:
+    kept = machine.folder / "kept"
+    kept.mkdir(mode=0o700)
+    (kept / "format").write_text("99\n")
+    with closing(sqlite3.connect(kept / "responses.sqlite")) as database:
+        database.execute("PRAGMA user_version = 99")
+    service = machine.start("dynamod", "--socket", machine.socket, "--state-dir", machine.folder / "state")
+    machine.until(lambda: machine.raw_status())
+    words = ("serve", "graphs.agg:Frontend", "-f", "configs/agg.yaml", "--Worker.engine=echo_core", "--Frontend.port=0")
+    machine.run("dynamo", *words, f"--Frontend.{setting}={kept}", "--detach", seconds=60)
+    service.tree()
+
+    def told(command: str) -> bool:
+        result = machine.run("dynamo", command)
+        return result.code not in (0, None) and f"{setting}: {kept}" in result.out + result.err
+
+    for command in ("status", "doctor"):
+        machine.until(partial(told, command), what=f"dynamo {command} says so")
+        text = machine.run("dynamo", command).out
+        assert "has format 99, and this release reads 1" in text
+        assert "start the release that wrote it" in text
+    assert (kept / "format").read_text() == "99\n"

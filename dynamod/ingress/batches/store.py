@@ -17,12 +17,14 @@ from typing import TypeVar
 
 import msgspec
 
-from dynamod.ingress.own_folder import own_folder
+from dynamod.ingress.own_folder import check_format, own_folder
 from dynamod.message.errors import NotFound, RequestError, TooLarge
 
 from .records import ENDED, BatchRecord, FileObject, FileRecord, gone
 from .room import StoreFull
 
+FORMAT = 1
+"""Of the files and records. A change that an older release would misread raises it, and older files are migrated."""
 FILES, BATCHES = 10_000, 10_000
 """Most files and batches that are kept."""
 ABANDONED = 3600.0
@@ -46,6 +48,7 @@ class Store:
         self.limit = limit
         self._ended: set[str] = set()  # batches that need no more looks
         root = own_folder(folder, "batches_dir", "files", "batches")
+        check_format(root, "batches_dir", FORMAT)
         self._files, self._batches = root / "files", root / "batches"
 
     def used(self) -> int:

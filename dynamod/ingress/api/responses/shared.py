@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dynamod.ingress.own_folder import own_folder
+from dynamod.ingress.own_folder import own_folder, refuse_newer
 from dynamod.message.errors import Overloaded, UserError
 from dynamod.message.responses import InputItem
 
@@ -34,6 +34,8 @@ BEHIND = 256
 LATE = (0.02, 0.08, 0.2)
 """Seconds between looks for what is not there: another frontend may be about to write it."""
 FILE = "responses.sqlite"
+FORMAT = 1
+"""Of tables and values, as SQLite's `user_version`. A change that an older release would misread raises it."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS responses (id TEXT PRIMARY KEY, used INTEGER, size INTEGER, value BLOB);
 CREATE INDEX IF NOT EXISTS oldest ON responses (used, size);
@@ -55,8 +57,12 @@ class SharedResponses:
         try:
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             with closing(self._open()) as database:
+                (found,) = database.execute("PRAGMA user_version").fetchone()
+                refuse_newer(self._path, "responses_dir", found, FORMAT)
                 database.execute("PRAGMA journal_mode = WAL")
                 database.executescript(_TABLES)
+                if found != FORMAT:  # releases before 0.2.0 write none, and have these tables
+                    database.execute(f"PRAGMA user_version = {FORMAT}")
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"responses_dir: {self._path}: {error}", "choose another folder") from None
 

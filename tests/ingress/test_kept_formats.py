@@ -1,0 +1,61 @@
+"""Files of older releases are taken, files of newer ones are refused and stay as they are."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dynamod.ingress.api.responses.shared import FILE, FORMAT, SharedResponses
+from dynamod.ingress.batches.store import FORMAT as BATCHES
+from dynamod.ingress.batches.store import Store
+from dynamod.ingress.own_folder import FORMAT_FILE
+from dynamod.message.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "kept"
+    made.mkdir(mode=0o700)
+    return made
+
+
+def version(folder: Path, wanted: int | None = None) -> int:
+    with closing(sqlite3.connect(folder / FILE)) as database:
+        if wanted is not None:
+            database.execute(f"PRAGMA user_version = {wanted}")
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        return int(found)
+
+
+def test_responses_of_an_older_release_are_taken(folder: Path) -> None:
+    SharedResponses(str(folder), 1 << 20)
+    version(folder, 0)
+    SharedResponses(str(folder), 1 << 20)
+    assert version(folder) == FORMAT
+
+
+def test_responses_of_a_newer_release_are_refused(folder: Path) -> None:
+    SharedResponses(str(folder), 1 << 20)
+    version(folder, FORMAT + 1)
+    before = (folder / FILE).read_bytes()
+    with pytest.raises(UserError, match=rf"responses_dir: .*{FILE} has format {FORMAT + 1}") as raised:
+        SharedResponses(str(folder), 1 << 20)
+    assert "start the release that wrote it" in raised.value.hint
+    assert (folder / FILE).read_bytes() == before
+
+
+def test_batches_of_an_older_release_are_taken(folder: Path) -> None:
+    Store(str(folder), 1 << 20)
+    (folder / FORMAT_FILE).unlink()
+    Store(str(folder), 1 << 20)
+    assert (folder / FORMAT_FILE).read_text() == f"{BATCHES}\n"
+    Store(str(folder), 1 << 20)
+
+
+@pytest.mark.parametrize("text", [f"{BATCHES + 1}\n", "two\n", ""])
+def test_batches_of_a_newer_release_are_refused(folder: Path, text: str) -> None:
+    (folder / FORMAT_FILE).write_text(text)
+    with pytest.raises(UserError, match=r"batches_dir: .*format (has format|is of an unknown format)"):
+        Store(str(folder), 1 << 20)
+    assert (folder / FORMAT_FILE).read_text() == text
