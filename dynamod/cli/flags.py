@@ -202,8 +202,9 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--strip-anthropic-preamble", type=_bool, metavar="BOOL", help=preamble)
     ignored = "true: fields of requests that are known and not served are left out and counted (default: refused)"
     add("--ignore-unsupported-fields", type=_bool, metavar="BOOL", help=ignored)
-    loads = "true: clients may load and unload LoRA adapters, from paths of the workers' machines (default false)"
+    loads = "true: clients may load and unload LoRA adapters, from paths below --lora-dir (default false)"
     add("--allow-runtime-lora-updating", type=_bool, metavar="BOOL", help=loads)
+    add("--lora-dir", metavar="FOLDER", help="folder of these adapters on the workers' machines; none: none are loaded")
     metrics = "true: answers have `metrics`, as vLLM's: how long they took"
     add("--enable-per-request-metrics", type=_bool, metavar="BOOL", help=metrics)
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")

@@ -33,7 +33,7 @@ FRONTEND_KEYS = {
         key: key
         for key in (
             *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "strip_anthropic_preamble"),
-            *("batches_dir", "responses_dir"),
+            *("batches_dir", "responses_dir", "lora_dir"),
         )
     },
     "ignore_unsupported_fields": "ignore_unsupported_fields",

@@ -10,7 +10,7 @@ from typing import Any
 from .graph import Graph
 
 PATHS = {"engine", "model", "model_path", "model_config", "model_config_path", "chat_template"} | {
-    *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "batches_dir", "responses_dir")
+    *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "batches_dir", "responses_dir", "lora_dir")
 }
 """Settings that may name a file."""
 ADAPTERS = "lora"

@@ -93,8 +93,12 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     metrics_prefix: Annotated[str, Meta(description="what names of the original's metrics begin with")] = METRICS_PREFIX
     force_include_usage: Annotated[bool, Meta(description="usage at the end of every stream")] = False
     allow_runtime_lora_updating: Annotated[
-        bool, Meta(description="clients may load and unload LoRA adapters, from paths of the workers' machines")
+        bool, Meta(description="clients may load and unload LoRA adapters, from paths below `lora_dir`")
     ] = False
+    lora_dir: Annotated[
+        str,
+        Meta(description="folder of the adapters that clients may load, on the workers' machines; none: none"),
+    ] = ""
     strip_anthropic_preamble: Annotated[
         bool, Meta(description="/v1/messages: leave out the first system line of agents that differs per session")
     ] = True
@@ -197,7 +201,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_BODIES_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE,
     DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS, DYN_HTTP_ALLOWED_ORIGINS (comma separated), DYN_HTTP_GUARD_STATUS,
     DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_STRIP_ANTHROPIC_PREAMBLE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated),
-    DYN_API_KEY_FILE, DYN_CLIENT_KEYS_FILE; and VLLM_ALLOW_RUNTIME_LORA_UPDATING, which is vLLM's.
+    DYN_API_KEY_FILE, DYN_CLIENT_KEYS_FILE, DYN_LORA_DIR; and VLLM_ALLOW_RUNTIME_LORA_UPDATING, which is vLLM's.
     """
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {"metrics_prefix": metrics_prefix(env)}
@@ -227,6 +231,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_API_KEYS": ("api_keys", str),
     "DYN_API_KEY_FILE": ("api_key_file", str),
     "DYN_CLIENT_KEYS_FILE": ("client_keys_file", str),
+    "DYN_LORA_DIR": ("lora_dir", str),
 }
 
 

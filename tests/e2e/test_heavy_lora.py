@@ -46,6 +46,7 @@ def test_adapters_of_vllm(machine: Any, adapters: dict[str, Path]) -> None:
         *("dynamo", "serve", "graphs.agg_router:Frontend", "--Frontend.port=0", "--Processor.router_mode=kv"),
         *("--Worker.engine=vllm", "--Worker.ServiceArgs.workers=2", f"--Worker.ServiceArgs.python={engine.python}"),
         *("--Worker.model=sample", "--Worker.kv_cache_block_size=32", "--Frontend.allow_runtime_lora_updating=true"),
+        "--Frontend.lora_dir=/",
         f"--Worker.engine_args={json.dumps(engine.arguments)}",
         f"--Worker.lora={as_list(adapters, 'one', 'two')}",
         **ENV,

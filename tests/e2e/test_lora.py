@@ -103,8 +103,11 @@ def test_prefill_workers_compute_prompts_for_adapters(machine: Any, adapters: di
 
 
 def test_they_are_loaded_and_unloaded_on_all_workers(machine: Any, adapters: dict[str, Path]) -> None:
-    url = workers(machine, "--Frontend.allow_runtime_lora_updating=true")
+    folder = adapters["three"].parent
+    url = workers(machine, "--Frontend.allow_runtime_lora_updating=true", f"--Frontend.lora_dir={folder}")
     path = str(adapters["three"])
+    (folder / "text.txt").write_text("no adapter")
+    (folder / "link.gguf").symlink_to("/etc/passwd")
     assert change(machine, url, "load", lora_name="three", lora_path=path) == (
         200,
         "Success: LoRA adapter 'three' added successfully.",
@@ -122,10 +125,17 @@ def test_they_are_loaded_and_unloaded_on_all_workers(machine: Any, adapters: dic
     for body, status, words in (
         ({"lora_name": "three", "lora_path": path}, 400, "has already been loaded"),
         ({"lora_name": "sample", "lora_path": path}, 400, "is that of another model"),
-        ({"lora_name": "four", "lora_path": "/nowhere.gguf"}, 404, "no adapter found at /nowhere.gguf"),
+        ({"lora_name": "four", "lora_path": "nowhere.gguf"}, 404, f"no adapter found at {folder}/nowhere.gguf"),
+        (
+            {"lora_name": "four", "lora_path": "/nowhere.gguf"},
+            400,
+            f"it must be below {folder}, the setting `lora_",
+        ),
+        ({"lora_name": "four", "lora_path": "../x.gguf"}, 400, "`lora_path` is '../x.gguf'"),
+        ({"lora_name": "four", "lora_path": "link.gguf"}, 400, "`lora_path` is 'link.gguf'"),
         ({"lora_name": "four"}, 400, "lora_path"),
         ({"lora_name": "four", "lora_path": path, "model": "three"}, 400, "is an adapter itself"),
-        ({"lora_name": "four", "lora_path": os.path.abspath("pyproject.toml")}, 400, "is no GGUF file"),
+        ({"lora_name": "four", "lora_path": "text.txt"}, 400, "is no GGUF file"),
     ):
         found = change(machine, url, "load", **body)
         assert found[0] == status, found

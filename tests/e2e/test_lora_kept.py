@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engine
 
 PLANNED = """
 Common: {{model: sample.gguf}}
-Frontend: {{allow_runtime_lora_updating: true}}
+Frontend: {{allow_runtime_lora_updating: true, lora_dir: {folder}}}
 Processor: {{common-configs: [model]}}
 Planner: {{min-endpoint: 0, window: 1, hold: 1, adjustment-interval: 0.5, metric-pulling-interval: 0.2}}
 Worker:
@@ -33,7 +33,11 @@ Worker:
   ServiceArgs: {{workers: 0}}
 """
 
-ALLOWED = "--Frontend.allow_runtime_lora_updating=true"
+ALLOWED = ("--Frontend.allow_runtime_lora_updating=true", "--Frontend.lora_dir=/")
+
+ANYWHERE = ("--allow-runtime-lora-updating", "--lora-dir", "/")
+HERE = ("--allow-runtime-lora-updating", "--lora-dir", "/proc/self/cwd")
+"""The folder of each process."""
 
 
 def kill(machine: Any, *components: str) -> None:
@@ -69,7 +73,7 @@ def at_each(machine: Any, url: str) -> dict[int, str]:
 
 
 def test_a_worker_appears_with_them_and_a_frontend_still_knows_them(machine: Any, adapters: dict[str, Path]) -> None:
-    url = workers(machine, ALLOWED, count=1)
+    url = workers(machine, *ALLOWED, count=1)
     base = text(machine, url, "sample", WORDS[0])
     assert change(machine, url, "load", lora_name="x", lora_path=str(adapters["three"]))[0] == 200
     first = text(machine, url, "x", WORDS[0])
@@ -98,7 +102,7 @@ def test_a_worker_appears_with_them_and_a_frontend_still_knows_them(machine: Any
 
 def test_where_one_worker_cannot_all_have_what_they_had(machine: Any, adapters: dict[str, Path]) -> None:
     """A path that each worker finds in a folder of its own, as on two machines."""
-    url = machine.start("dynamo-run", "in=http", "out=auto", "--http-port", 0, "--allow-runtime-lora-updating").ready()
+    url = machine.start("dynamo-run", "in=http", "out=auto", "--http-port", 0, *HERE).ready()
     folders = [machine.folder / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir()
@@ -108,7 +112,7 @@ def test_where_one_worker_cannot_all_have_what_they_had(machine: Any, adapters: 
     (folders[0] / "x.gguf").write_bytes(adapters["one"].read_bytes())
     status, body = change(machine, url, "load", lora_name="x", lora_path="x.gguf")
     message = json.loads(body)["error"]["message"]
-    assert (status, message.partition(": ")[2]) == (404, "no adapter found at x.gguf")
+    assert (status, message.partition(": ")[2]) == (404, "no adapter found at /proc/self/cwd/x.gguf")
     where = message.partition(": ")[0]
     assert where in {one["process"] for one in json.loads(machine.ask(url, "/health")[1])["instances"]}
     assert set(models(machine, url)) == {"sample"}
@@ -126,7 +130,7 @@ def test_where_one_worker_cannot_all_have_what_they_had(machine: Any, adapters: 
 
 def test_all_frontends_of_a_cluster_know_them(machine: Any, servers: Servers, adapters: dict[str, Path]) -> None:
     def front(node: str) -> tuple[Any, str]:
-        words = ("in=http", "out=auto", "--http-port", 0, "--allow-runtime-lora-updating")
+        words = ("in=http", "out=auto", "--http-port", 0, *ANYWHERE)
         started = machine.start("dynamo-run", *words, **on(machine, servers, node))
         return started, started.ready()
 
@@ -157,7 +161,7 @@ def test_static_workers_have_them_too(machine: Any, servers: Servers, adapters: 
         there = on(machine, servers, node).items() if where == "elsewhere" else ()
         return {**{key: value for key, value in there if key != "ETCD_ENDPOINTS"}, **ONE}
 
-    flags = ("--model-name", "mine", "--model-path", "sample.gguf", "--http-port", 0, "--allow-runtime-lora-updating")
+    flags = ("--model-name", "mine", "--model-path", "sample.gguf", "--http-port", 0, *ANYWHERE)
     url = machine.start("dynamo-run", "in=http", "out=dyn://dynamo.backend.generate", *flags, **alone("one")).ready()
     given = ("--static-worker", "--lora", f"one={adapters['one']}")
     words = ("in=dyn://dynamo.backend.generate", "out=llamacpp", "sample.gguf", *given)
@@ -178,7 +182,7 @@ def test_static_workers_have_them_too(machine: Any, servers: Servers, adapters: 
 
 def test_models_whose_workers_all_leave_keep_theirs(machine: Any, adapters: dict[str, Path]) -> None:
     config = machine.folder / "c.yaml"
-    config.write_text(PLANNED.format(one=adapters["one"]))
+    config.write_text(PLANNED.format(one=adapters["one"], folder=adapters["one"].parent))
     command = machine.start("dynamo", "serve", "graphs.agg_planner:Frontend", "-f", config, "--Frontend.port=0", **ONE)
     url = command.ready()
 

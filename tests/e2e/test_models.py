@@ -344,7 +344,7 @@ models:
   a: {{engine: llamacpp, model: sample.gguf, args: {{n_threads: 1, n_ctx: 2048}}, worker: {{lora: ["one={one}"]}}}}
   b: {{engine: mocker, model: sample}}
 budget: {{models: 1}}
-Frontend: {{allow_runtime_lora_updating: true}}
+Frontend: {{allow_runtime_lora_updating: true, lora_dir: {folder}}}
 """
 
 
@@ -354,7 +354,7 @@ def test_adapters_of_models_on_demand(machine: Any) -> None:
     if importlib.util.find_spec("llama_cpp") is None:
         pytest.skip("needs the extra llama_cpp")
     one, two = (write_adapter(machine.folder / f"{seed}.gguf", seed) for seed in (9, 18))
-    _, url = serve(machine, ADAPTERS.format(one=one), OMP_NUM_THREADS="1")
+    _, url = serve(machine, ADAPTERS.format(one=one, folder=machine.folder), OMP_NUM_THREADS="1")
 
     def text(model: str) -> str:
         status, answer = ask(machine, url, model, "water river night " * 13, temperature=0, ignore_eos=True)

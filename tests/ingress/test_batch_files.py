@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.ingress.batches.index import SETTLED_NS, FileIndex
 from dynamod.ingress.batches.input import BadInput, read_input
 from dynamod.ingress.batches.lines import answer_row
 from dynamod.ingress.batches.progress import Progress
@@ -128,3 +129,72 @@ def test_what_a_crash_leaves_is_removed_later(store: Store) -> None:
     assert first is not None
     with first:
         assert store.lock(record.batch.id) is None
+
+
+def kept(store: Store, owner: str, order: int) -> FileObject:
+    name = file_id()
+    store.data(name).write_bytes(b"x")
+    made = FileObject(name, 1, order, f"{order}.jsonl", "batch")
+    store.add(FileRecord(owner, order, made))
+    return made
+
+
+def test_a_list_reads_only_what_is_new(tmp_path: Path) -> None:
+    """Two processes share the folder; each change of the one is seen by the other at once."""
+    one, other = Store(str(tmp_path / "b"), 10_000), Store(str(tmp_path / "b"), 10_000)
+    read: list[str] = []
+    now = [time.time_ns()]
+    index = FileIndex(
+        tmp_path / "b" / "files", lambda name: read.append(name) or one._index._read(name), lambda: now[0]
+    )
+    made = [kept(one, "ab"[place % 2], place) for place in range(6)]
+    for _ in range(3):
+        assert index.files("a") == [made[4], made[2], made[0]] == other.files("a")
+        assert index.files("b") == [made[5], made[3], made[1]] == other.files("b")
+        assert index.files("c") == [] == other.files("c")
+    assert len(read) == 6
+    more = kept(other, "a", 3)  # perhaps in the tick of the clock in which the index was read
+    assert index.files("a") == [made[4], more, made[2], made[0]] == one.files("a")
+    assert len(read) == 7
+    other.delete(made[4].id, "a")
+    assert index.files("a") == [more, made[2], made[0]] == one.files("a")
+    for name in (more, made[2], made[0]):
+        one.delete(name.id, "a")
+    assert index.files("a") == [] == other.files("a")
+    assert len(read) == 7
+    (tmp_path / "b" / "files" / f"{file_id()}.json").write_text("torn")
+    (tmp_path / "b" / "files" / "other.json").write_text("{}")
+    assert index.files("b") == [made[5], made[3], made[1]]
+
+
+def test_names_are_read_only_when_the_folder_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, looks, now = Store(str(tmp_path / "b"), 10_000), [0], [time.time_ns()]
+    folder, listdir = tmp_path / "b" / "files", os.listdir
+    made = kept(store, "a", 1)
+
+    def counted(path: Path) -> list[str]:
+        looks[0] += 1
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", counted)
+    index = FileIndex(folder, store._index._read, lambda: now[0])
+    assert index.files("a") == [made]
+    assert index.files("a") == [made]
+    assert looks == [2], "a change in the same tick of the clock would have the same time"
+    now[0] = folder.stat().st_mtime_ns + SETTLED_NS + 1
+    for _ in range(5):
+        assert index.files("a") == [made]
+    assert looks == [3]
+    store.delete(made.id, "a")
+    assert index.files("a") == []
+
+
+def test_the_thread_rests_while_it_reads_many(tmp_path: Path) -> None:
+    store, rests = Store(str(tmp_path / "b"), 10_000), list[float]()
+    for order in range(120):
+        kept(store, "a", order)
+    index = FileIndex(tmp_path / "b" / "files", store._index._read, rest=rests.append)
+    index.refresh()
+    assert len(rests) == 2
+    assert len(index.files("a")) == 120
+    assert len(rests) == 2

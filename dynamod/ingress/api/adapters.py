@@ -1,5 +1,6 @@
 """POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them."""
 
+import os
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 
 
 class LoadAdapterRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`model`: the model below the adapter, where several are served. `lora_path`: on the machines of its workers."""
+    """`model`: the model below the adapter, where several are served. `lora_path`: below the frontend's `lora_dir`."""
 
     lora_name: _Text
     lora_path: _Text
@@ -61,12 +62,34 @@ class LoadAdapter(_AdapterEndpoint[LoadAdapterRequest]):
         """Says so when requests can ask for it. Raises BadRequest, NotFound, Overloaded, TimedOut."""
         if card.adapter is not None:
             raise BadRequest(f"`model` is {card.name!r}, which is an adapter itself", param="model")
+        path = below(frontend.settings.lora_dir, asked.lora_path)
         try:
-            adapter = msgspec.convert({"name": asked.lora_name, "path": asked.lora_path}, Adapter)
+            adapter = msgspec.convert({"name": asked.lora_name, "path": path}, Adapter)
         except msgspec.ValidationError as error:
             raise BadRequest(f"`lora_name` and `lora_path`: {error}", param="lora_name") from None
         await frontend.backend.adapters.load(card.base, adapter, inplace=asked.load_inplace)
         return web.Response(text=f"Success: LoRA adapter '{asked.lora_name}' added successfully.")
+
+
+def below(folder: str, path: str) -> str:
+    """The path of an adapter at the workers, which lies below `folder`; relative ones start there. Raises BadRequest.
+
+    Symbolic links of this machine are resolved for the check only: the folder may be elsewhere on a worker's machine.
+    """
+    given = f"`lora_path` is {path[:200]!r}"
+    if not folder:
+        text = f"{given}, and no adapter may be loaded: the setting `lora_dir` of the frontend (--lora-dir) is empty"
+        raise BadRequest(f"{text}; set it to the folder of the adapters", param="lora_path", code="no_lora_dir")
+    root = os.path.abspath(folder)
+    found = os.path.normpath(os.path.join(root, path))
+    if "\0" in path or not (_inside(found, root) and _inside(os.path.realpath(found), os.path.realpath(root))):
+        text = f"{given}; it must be below {folder}, the setting `lora_dir` of the frontend"
+        raise BadRequest(text, param="lora_path", code="not_in_lora_dir")
+    return found
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path.startswith(os.path.join(folder, ""))
 
 
 class UnloadAdapter(_AdapterEndpoint[UnloadAdapterRequest]):

@@ -19,7 +19,7 @@ from dynamod.ingress.batches.room import room_on_disk
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 
 from .endpoint import Endpoint, Frontend
-from .pages import ascending, listed
+from .pages import ascending, limit_of, listed
 
 if TYPE_CHECKING:
     from dynamod.ingress.batches.store import Store
@@ -71,8 +71,8 @@ class Upload(Endpoint):
         store, headers, request = store_of(frontend), context.request.headers, context.request
         if not headers.get("Content-Type", "").lower().startswith("multipart/form-data"):
             raise UnsupportedMedia("a file is sent as multipart/form-data, with the parts `purpose` and `file`")
-        store.check_count()
-        store.check_room(request.content_length or 0)
+        await asyncio.to_thread(store.check_count)
+        await asyncio.to_thread(store.check_room, request.content_length or 0)
         if headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         name = file_id()
@@ -129,7 +129,7 @@ async def _parts(request: web.BaseRequest, store: "Store", file: FileIO, rate: f
                             raise BadRequest("`purpose` must be batch", param="purpose")
                         continue
                     if file.tell() + len(data) > end:
-                        end = file.tell() + min(LOOK, store.check_room(len(data)))
+                        end = file.tell() + min(LOOK, await asyncio.to_thread(store.check_room, len(data)))
                     while data:
                         data = data[file.write(data) or 0 :]
     except BadHttpMessage as error:  # the headers of a part, where the name of the file stands
@@ -158,10 +158,15 @@ class Files(Endpoint):
         """A page. Raises NotFound, BadRequest."""
         store, query = store_of(frontend), context.request.query
         up = ascending(query)
-        found = await asyncio.to_thread(store.files, context.owner)
-        if (purpose := query.get("purpose")) is not None:
-            found = [one for one in found if one.purpose == purpose]
-        return json_response(listed(found[::-1] if up else found, query, MOST, MOST))
+        limit_of(query.get("limit"), MOST, MOST)  # before the folder is read
+
+        def page() -> dict[str, Any]:
+            found = store.files(context.owner)
+            if (purpose := query.get("purpose")) is not None:
+                found = [one for one in found if one.purpose == purpose]
+            return listed(found[::-1] if up else found, query, MOST, MOST)
+
+        return json_response(await asyncio.to_thread(page))
 
 
 class OneFile(Endpoint):

@@ -36,7 +36,7 @@ class Runner:
     async def run(self) -> None:
         """Never ends by itself."""
         try:
-            self._store.sweep()
+            await asyncio.to_thread(self._store.prepare)
         except OSError as error:
             log.warning("the folder of batches: %s", error)
         await asyncio.gather(self._loop(over=True), *[self._loop() for _ in range(BATCHES_AT_ONCE)])

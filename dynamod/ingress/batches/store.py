@@ -20,6 +20,7 @@ import msgspec
 from dynamod.ingress.own_folder import check_format, own_folder
 from dynamod.message.errors import NotFound, RequestError, TooLarge
 
+from .index import FileIndex
 from .records import ENDED, BatchRecord, FileObject, FileRecord, gone
 from .room import StoreFull
 
@@ -50,6 +51,7 @@ class Store:
         root = own_folder(folder, "batches_dir", "files", "batches")
         check_format(root, "batches_dir", FORMAT)
         self._files, self._batches = root / "files", root / "batches"
+        self._index = FileIndex(self._files, lambda name: self._read(self._files, _FILE, name, FileRecord))
 
     def used(self) -> int:
         """Bytes of all files, those that are being written too."""
@@ -99,9 +101,13 @@ class Store:
         return record.file
 
     def files(self, owner: str) -> list[FileObject]:
-        """Those of this owner, the newest first."""
-        found = [one for one in self._all(self._files, _FILE, FileRecord) if one.owner == owner]
-        return [one.file for one in sorted(found, key=lambda one: -one.order)]
+        """Those of this owner, the newest first; not to be changed. It belongs in a thread."""
+        return self._index.files(owner)
+
+    def prepare(self) -> None:
+        """Remove what earlier processes have left, and read what is there. It belongs in a thread."""
+        self.sweep()
+        self._index.refresh()
 
     def delete(self, name: str, owner: str) -> None:
         """Forget a file of this owner. Raises NotFound, StoreInUse."""
