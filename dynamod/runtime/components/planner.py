@@ -252,9 +252,8 @@ class PlannerComponent(Actor):
         try:
             await self._connector.scale(component, order)
         except (DynamodError, TimeoutError) as error:
-            log.error(
-                "%s could not be %s: %s", component, "switched" if order.switch else "scaled", error or "no answer"
-            )
+            done = "switched" if order.switch else "scaled"
+            log.warning("%s could not be %s, the next look decides anew: %s", component, done, error or "no answer")
         self._nodes.tell(await self._look(), {component: order.number})
 
     # What is asked.
