@@ -1,6 +1,7 @@
 """Folders for what clients have sent: nobody else may read them, and a release that is too old refuses them."""
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
@@ -45,11 +46,14 @@ def check_format(root: Path, setting: str, number: int) -> None:
     if found != number or not file.exists():
         try:
             fresh = file.with_name(f"{FORMAT_FILE}.{os.getpid()}")  # another frontend may start at the same time
+            fresh.touch(mode=0o600)
             fresh.write_text(f"{number}\n", encoding="ascii")
             fresh.replace(file)
         except OSError as error:
             with contextlib.suppress(OSError):
                 fresh.unlink()
+            if error.errno == errno.ENOSPC and found == number:
+                return  # files without a note have this format; a full disk keeps no frontend from its start
             raise UserError(f"{setting}: {file}: {error.strerror}", "choose another folder") from None
 
 

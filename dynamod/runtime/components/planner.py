@@ -252,8 +252,10 @@ class PlannerComponent(Actor):
         try:
             await self._connector.scale(component, order)
         except (DynamodError, TimeoutError) as error:
+            # A worker may end while it changes its role; the next look decides anew.
+            level = logging.WARNING if order.switch else logging.ERROR
             done = "switched" if order.switch else "scaled"
-            log.warning("%s could not be %s, the next look decides anew: %s", component, done, error or "no answer")
+            log.log(level, "%s could not be %s: %s", component, done, error or "no answer")
         self._nodes.tell(await self._look(), {component: order.number})
 
     # What is asked.
