@@ -9,8 +9,8 @@ class Row(msgspec.Struct, frozen=True):
     """One component of one process, as `ps` shows it. Times in seconds.
 
     `session`: the command that it ends with. `detail`: what it does while it starts, or changes its role. `role`: of a
-    worker, its disaggregation mode, or that which it is about to have; empty until it is known. `models`: those that
-    can be asked at this ingress process, or through this worker (daemon.served).
+    worker, its disaggregation mode, or that which it is about to have; empty until it is known. `models`: models
+    that can be asked at this ingress process, or through this worker (daemon.served).
 
     Of its process: `doing`: what it does, in words. `slow`: that takes far longer than usual. `progress_age`: seconds
     since its last progress. `running`, `waiting`: requests in its engine. `phases`: of its start, with seconds.
