@@ -189,7 +189,8 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     peer = "true: KV blocks of prompts are read from other workers, where that costs less (default false)"
     add("--kv-peer-fetch", type=_bool, metavar="BOOL", help=peer)
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
-    add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
+    key = "clients must send this key (or one of a comma separated list); `ps` of the machine shows it to other users"
+    add("--api-key", metavar="KEY", help=key)
     add("--api-key-file", metavar="FILE", help="file with one key per line")
     add("--client-keys-file", metavar="FILE", help="file of keys with names and limits, read again when it changes")
     add("--batches-dir", metavar="FOLDER", help="for /v1/files and /v1/batches, which are off without it")
