@@ -2,12 +2,12 @@
 
 import sys
 
-from .client import Refused
+from .client import ChangeRefused
 
 LAST_WORKER = "last_worker"
 
 
-def agreed(refused: Refused) -> bool:
+def agreed(refused: ChangeRefused) -> bool:
     """Whether the user wants the change nevertheless; False without a terminal, so that the refusal is an error."""
     if refused.code != LAST_WORKER or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

@@ -301,11 +301,11 @@ def env(output: Output = Form.TEXT) -> None:
 def _change(command: str, socket: str | None, output: Form, force: bool, **arguments: Any) -> None:
     """As `_ask`, for a change that the daemon refuses when a model loses its last worker: a terminal is asked then."""
     from .agree import agreed
-    from .client import Refused
+    from .client import ChangeRefused
 
     try:
         _ask(command, socket, output, change=True, force=force or None, **arguments)
-    except Refused as error:
+    except ChangeRefused as error:
         if not agreed(error):
             raise
         _ask(command, socket, output, change=True, force=True, **arguments)

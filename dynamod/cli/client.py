@@ -106,7 +106,7 @@ class Control:
         raise UserError(f"no daemon is running (tried {', '.join(tried)})", hint, exit_code=3)
 
 
-class Refused(UserError):
+class ChangeRefused(UserError):
     """The daemon has refused a change by a code, like `last_worker`, and has changed nothing."""
 
     def __init__(self, message: str, hint: str, code: str) -> None:
@@ -119,6 +119,6 @@ def _error(response: HTTPResponse) -> UserError:
     try:
         error = json.loads(text)["error"]
         message, hint, code = str(error["message"]), str(error.get("hint") or ""), str(error.get("code") or "")
-        return Refused(message, hint, code) if code else UserError(message, hint, exit_code=1)
+        return ChangeRefused(message, hint, code) if code else UserError(message, hint, exit_code=1)
     except (ValueError, KeyError, TypeError):
         return UserError(f"the daemon answered {response.status}: {text[:200]!r}", exit_code=1)

@@ -111,6 +111,8 @@ def _end(code: int) -> NoReturn:
     backlog = sys.modules.get("dynamod.observe.backlog")
     if backlog is not None and not backlog.written():
         os._exit(code)
+    if why := unwritten():
+        code = _mistake(f"the output cannot be written: {why}", code or 1)
     sys.exit(code)
 
 
@@ -118,7 +120,7 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """Run a command. UserError becomes its line on stderr, Ctrl-C exit code 130, a closed pipe no error at all."""
     tolerate_letters()
     try:
-        return _written(main(argv))
+        return main(argv)
     except UserError as error:
         return _mistake(error.line(), error.exit_code or 2)
     except DynamodError as error:
@@ -139,7 +141,7 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except SystemExit as end:  # help of argparse
         if not isinstance(end.code, int | None):
             raise
-        return _written(end.code or 0)
+        return end.code or 0
     except OSError as error:
         if error.filename is not None or error.errno not in FULL:
             raise
@@ -148,12 +150,6 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     finally:
         if (attached := sys.modules.get("dynamod.cli.attach")) is not None:  # not imported for its own sake
             attached.leave_early()
-
-
-def _written(code: int) -> int:
-    """The exit code of a command that has ended, when all that it printed is written."""
-    why = unwritten()
-    return _mistake(f"the output cannot be written: {why}", code or 1) if why else code
 
 
 def _mistake(line: str, code: int) -> int:

@@ -13,7 +13,8 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 def tolerate_letters() -> None:
     """Write a question mark for a letter that the encoding of stdout lacks, as in ASCII, instead of an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+        with contextlib.suppress(OSError, ValueError):  # its descriptor has become that of a pipe
+            sys.stdout.reconfigure(errors="replace")
 
 
 def leave_stdout() -> None:

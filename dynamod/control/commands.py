@@ -19,7 +19,7 @@ from dynamod.daemon.process import ProcessRecord
 from dynamod.daemon.reload import describe
 from dynamod.daemon.runner import GraphRunner
 from dynamod.daemon.scaling import by_hand
-from dynamod.daemon.served import Served, Service
+from dynamod.daemon.served import GraphState, ServedModels
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
@@ -79,7 +79,7 @@ class Commands:
         node = self._node
         responsive = [process for process in self._processes() if process.answers]  # others would keep us waiting
         answers = await self._asked(responsive, "statistics", GLANCE)
-        rows, cluster, served = self._rows(), node.cluster_facts(), Served(node)
+        rows, cluster, served = self._rows(), node.cluster_facts(), ServedModels(node)
         services = {one.name: served.graph(one) for one in self._graphs()}
         loading = {process.name.partition("/")[0] for process, answer in answers.items() if problems.loads(answer)}
         found = chain(
@@ -292,7 +292,7 @@ class Commands:
         graph = _read(arguments.get("graph"), "use dynamo serve --detach")
         name = check_name(str(arguments.get("name") or "")) or graph_name(graph)
         runner = await self._node.start_graph(name, graph, kept=True)
-        return _status(runner, Served(self._node).graph(runner))
+        return _status(runner, ServedModels(self._node).graph(runner))
 
     async def reload(self, arguments: Arguments) -> dict[str, Any]:
         """A graph becomes `new`; without one the daemon's own file is read again. `dry_run`: only say what differs."""
@@ -385,7 +385,7 @@ def _read(value: Any, hint: str) -> Graph:
         raise UserError(f"the graph cannot be read: {error!r}", hint) from None
 
 
-def _status(runner: GraphRunner, service: Service) -> dict[str, Any]:
+def _status(runner: GraphRunner, service: GraphState) -> dict[str, Any]:
     return {
         "name": runner.name,
         "target": runner.graph.target,

@@ -29,7 +29,7 @@ class LastWorker(UserError):
         several = len(self.models) > 1
         super().__init__(
             f"{'models' if several else 'model'} {', '.join(self.models)} will not be served: "
-            f"{component} has {'their' if several else 'its'} last worker",
+            f"no worker other than {component} serves {'them' if several else 'it'}",
             "use `--force` to do it nevertheless (`force` in the control API)",
         )
 

@@ -34,7 +34,7 @@ from .recent import Recent, SessionLogs
 from .reload import Kept, follow
 from .rows import Row, down
 from .runner import GraphRunner
-from .served import Served
+from .served import ServedModels
 from .session import Session
 from .sockets import Sockets, listen
 from .spawn import Origin
@@ -226,7 +226,7 @@ class Node(Actor):
 
     def shown_rows(self) -> list[Row]:
         """The same rows, each with the models that can be asked."""
-        served = Served(self)
+        served = ServedModels(self)
         return [served.row(row) for row in self.rows()]
 
     async def start_graph(

@@ -1,4 +1,4 @@
-"""Which models can be asked at the ingress processes of this node, as those have published it: for `ps` and `status`.
+"""Which models can be asked at the ingress processes of this node, as they have published it: for `ps` and `status`.
 
 An ingress process publishes a model while it would place a request for it (`ingress/askable.py`). A worker counts when
 that is so for one of its models. Where no ingress process runs, a worker counts with what it has published.
@@ -28,7 +28,7 @@ NOT_LOADED = "no ingress has loaded its model"
 """What `ps` says of a worker that is Ready and gets no requests yet."""
 
 
-class Service(msgspec.Struct, frozen=True):
+class GraphState(msgspec.Struct, frozen=True):
     """What a graph serves. `ready`: all its processes are Ready, and its models can be asked. `models`: those.
 
     `silent`: it has an ingress and all is Ready, but no model can be asked.
@@ -39,7 +39,7 @@ class Service(msgspec.Struct, frozen=True):
     silent: bool = False
 
 
-class Served:
+class ServedModels:
     """One look at the registry of the node."""
 
     def __init__(self, node: "Node") -> None:
@@ -61,16 +61,16 @@ class Served:
             changed = msgspec.structs.replace(changed, detail=NOT_LOADED)
         return changed
 
-    def graph(self, graph: GraphRunner | AttachedGraph) -> Service:
+    def graph(self, graph: GraphRunner | AttachedGraph) -> GraphState:
         """What a graph serves now."""
         rows = [row for row in map(self.row, graph.rows()) if row.state != "Draining"]
         up = bool(rows) and all(row.state == "Ready" for row in rows)
         loaded = up and not any(row.detail == NOT_LOADED for row in rows)
         if not isinstance(graph, GraphRunner) or not has_ingress(graph):
-            return Service(loaded, sorted({name for row in rows for name in row.models}))
+            return GraphState(loaded, sorted({name for row in rows for name in row.models}))
         leases = {self._leases.get(row.pid, 0) for row in rows}
         models = {name for lease in leases for name in self._by_lease.get(lease, ())}
-        return Service(loaded and bool(models), sorted(models), up and not models)
+        return GraphState(loaded and bool(models), sorted(models), up and not models)
 
     def models(self) -> list[str]:
         """All that can be asked at this node."""

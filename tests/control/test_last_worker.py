@@ -88,10 +88,10 @@ class Node:
 
 def test_the_refusal_is_one_line_that_names_the_flag() -> None:
     assert LastWorker({"m"}, "Worker").line() == (
-        "model m will not be served: Worker has its last worker; use `--force` to do it nevertheless "
+        "model m will not be served: no worker other than Worker serves it; use `--force` to do it nevertheless "
         "(`force` in the control API)"
     )
-    assert str(LastWorker({"b", "a"}, "W")) == "models a, b will not be served: W has their last worker"
+    assert str(LastWorker({"b", "a"}, "W")) == "models a, b will not be served: no worker other than W serves them"
 
 
 def test_the_last_worker_of_all_nodes() -> None:

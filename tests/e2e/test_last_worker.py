@@ -59,7 +59,7 @@ def test_the_last_worker_is_not_taken_away_by_chance(machine: Any) -> None:
 
     for answer in (b"n\n", b"\n", b"\x04"):
         code, shown = in_terminal(machine, "drain", "Worker", answer=answer)
-        assert "model sample will not be served: Worker has its last worker; continue? [y/N]" in shown
+        assert "model sample will not be served: no worker other than Worker serves it; continue? [y/N]" in shown
         assert code == 1, shown
         assert machine.row("Worker")["pid"] == row["pid"]
     code, shown = in_terminal(machine, "switch", "Worker", "prefill", answer=b"y\n")

@@ -16,8 +16,9 @@ MOMENT = 4
 
 @dataclass(frozen=True)
 class Sample:
-    """What each source said, one after the other. `code`: of `dynamo status`."""
+    """What each source said, one after the other. `at`: when the first one was asked."""
 
+    at: float
     models: frozenset[str]
     healthy: bool
     instances: bool
@@ -44,6 +45,7 @@ class Sample:
 
 def sample(machine: Any, url: str) -> Sample:
     """Ask all of them. An ingress that is away has no models."""
+    at = time.monotonic()
     try:
         models = {one["id"] for one in json.loads(machine.ask(url, "/v1/models")[1])["data"]}
         code, text = machine.ask(url, "/health")
@@ -52,6 +54,7 @@ def sample(machine: Any, url: str) -> Sample:
     status, rows = machine.raw("GET", "/v1/status")[1], machine.raw("GET", "/v1/ps")[1]
     (graph,) = status["graphs"] or [{"models": [], "ready": False}]  # it is about to start
     return Sample(
+        at,
         frozenset(models),
         code == 200,
         bool(json.loads(text).get("instances")),
@@ -63,15 +66,34 @@ def sample(machine: Any, url: str) -> Sample:
     )
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """The models that `dynamo doctor` named, and when it began and ended."""
+
+    begun: float
+    ended: float
+    models: frozenset[str]
+
+
+def diagnose(machine: Any) -> Diagnosis:
+    begun = time.monotonic()
+    found = json.loads(machine.run("dynamo", "doctor", "--output", "json", "--port", machine.port(), seconds=60).out)
+    said = [one["found"] for one in found if one["check"] == "models" and one["state"] == "ok"]
+    names = [name for text in said for name in text.partition(" serves ")[2].split(", ")]
+    return Diagnosis(begun, time.monotonic(), frozenset(names))
+
+
 class Watch:
-    """Samples all sources again and again, until it is closed."""
+    """Samples all sources again and again, until it is closed. `dynamo doctor` takes longer, and has its own turn."""
 
     def __init__(self, machine: Any, url: str) -> None:
         self._machine, self._url = machine, url
         self.samples: list[Sample] = []
+        self.diagnoses: list[Diagnosis] = []
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self._threads = [threading.Thread(target=one) for one in (self._run, self._run_doctor)]
+        for thread in self._threads:
+            thread.start()
 
     def _run(self) -> None:
         while not self._over.is_set():
@@ -81,9 +103,15 @@ class Watch:
                 pass
             time.sleep(0.01)
 
+    def _run_doctor(self) -> None:
+        while not self._over.is_set():
+            self.diagnoses.append(diagnose(self._machine))
+            time.sleep(0.1)
+
     def close(self) -> None:
         self._over.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def settled(self, models: set[str]) -> Sample:
         """Wait until all sources agree that these can be asked."""
@@ -101,6 +129,11 @@ class Watch:
             row = row + 1 if (faults := one.faults()) else 0
             if row > MOMENT:
                 found += faults
+        for told in self.diagnoses:
+            meanwhile = [one for one in self.samples if told.begun - 0.1 < one.at < told.ended]
+            models = {one.models for one in meanwhile}
+            if len(models) == 1 and told.models not in models and not any(one.faults() for one in meanwhile):
+                found.append(f"doctor {sorted(told.models)}, all others {models} from {told.begun} to {told.ended}")
         return found
 
 
@@ -112,6 +145,7 @@ def watched(machine: Any, url: str) -> Iterator[Watch]:
     finally:
         watch.close()
     assert watch.differences() == []
+    assert frozenset({"sample"}) in {told.models for told in watch.diagnoses}
 
 
 def test_all_say_the_same_during_start_switch_drain_and_kill(machine: Any) -> None:

@@ -26,6 +26,11 @@ def last_error(otherwise: str = "llama.cpp gives no reason") -> str:
     return last_errors[-1] if last_errors else otherwise
 
 
+def first_error(otherwise: str = "llama.cpp gives no reason") -> str:
+    """The cause of several errors, each of which follows from the one before."""
+    return last_errors[0] if last_errors else otherwise
+
+
 @functools.cache
 def library() -> Any:
     """The module `llama_cpp.llama_cpp`. Raises UserError when it cannot be loaded, or is too old."""

@@ -19,7 +19,7 @@ from ..threads import openmp_threads
 from .arguments import LlamaCppArguments
 from .kv_cells import Operation
 from .layout import digest, weights
-from .library import last_error, last_errors, library, version
+from .library import first_error, last_error, last_errors, library, version
 from .lora import LoadedAdapters
 from .parameters import context_parameters, model_parameters
 from .ranges import Ranges
@@ -105,7 +105,7 @@ class Model:
         self._model = api.llama_model_load_from_file(os.fsencode(path), params)
         del callback, kept
         if not self._model:
-            reason = last_error() if goes_on() else "it was stopped"
+            reason = first_error() if goes_on() else "it was stopped"
             raise UserError(f"llama.cpp cannot load {path}: {reason}", "check the file, or download it again")
 
     def _check_kind(self) -> None:

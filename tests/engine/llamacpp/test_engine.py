@@ -365,7 +365,7 @@ async def test_it_does_not_block_the_loop_and_ends_in_the_middle(words: Any) -> 
         ({"path": Path(sample.path("sample"))}, "did you mean `sample.gguf`? give a .gguf file"),
         ({"context_length": 4096}, "larger than the model's 2048"),
         ({"context_length": 1024, "arguments": {"n_ctx": 512}}, "fewer than one context"),
-        ({"path": "broken.gguf"}, "cannot load"),
+        ({"path": "broken.gguf"}, "data is not within the file bounds"),
         ({"config_path": "other"}, "the tokenizer is not that of the model"),
     ],
 )
