@@ -19,6 +19,7 @@ from dynamod.daemon.process import ProcessRecord
 from dynamod.daemon.reload import describe
 from dynamod.daemon.runner import GraphRunner
 from dynamod.daemon.scaling import by_hand
+from dynamod.discovery.keys import INSTANCES
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
@@ -84,6 +85,7 @@ class Commands:
             problems.of_logs(node.log_store),
             problems.of_cluster(cluster),
             problems.of_kept(node.kept_trouble),
+            problems.of_nodes(node.registry.items(INSTANCES)),
         )
         graphs: list[dict[str, Any]] = [_status(runner) for runner in node.graphs.values()]
         graphs += [{"name": name, "ready": False, "error": kept.why} for name, kept in node.failed.items()]

@@ -125,6 +125,7 @@ async def test_families_of_a_process() -> None:
             ),
             *(f"dynamod_inbox_{name}" for name in ("frames", "deltas", "late")),
             *("dynamod_system_full", "dynamod_child_restarts", "dynamod_router_decisions", "dynamod_records_ignored"),
+            *("dynamod_records_unknown_fields", "dynamod_messages_unknown"),
         }
         assert not any(name.startswith("ours") for name in found), "the server itself shows them without the label"
 
