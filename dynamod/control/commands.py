@@ -20,6 +20,7 @@ from dynamod.daemon.reload import describe
 from dynamod.daemon.runner import GraphRunner
 from dynamod.daemon.scaling import by_hand
 from dynamod.daemon.served import GraphState, ServedModels
+from dynamod.discovery.keys import INSTANCES
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
@@ -89,6 +90,7 @@ class Commands:
             problems.of_logs(node.log_store),
             problems.of_cluster(cluster),
             problems.of_kept(node.kept_trouble),
+            problems.of_nodes(node.registry.items(INSTANCES)),
         )
         graphs: list[dict[str, Any]] = [_status(runner, services[runner.name]) for runner in node.graphs.values()]
         graphs += [{"name": name, "ready": False, "error": kept.why} for name, kept in node.failed.items()]

@@ -5,7 +5,11 @@ from typing import Any
 
 import msgspec
 
+from dynamod.message.discovery import Instance
+from dynamod.message.protocol import PROTOCOL, works_with
 from dynamod.observe.logstore import LogStore
+
+_instance = msgspec.json.Decoder(Instance)
 
 _STATES = {
     "Fatal": ("has failed for good", "correct the cause, then dynamo restart {component}"),
@@ -64,6 +68,20 @@ def of_kept(trouble: str) -> Iterator[Problem]:
     """A file of handed-over graphs that cannot be used."""
     if trouble:
         yield Problem(trouble, "move the file away or install the release that wrote it, then restart the daemon")
+
+
+def of_nodes(items: Iterable[tuple[str, bytes]]) -> Iterator[Problem]:
+    """Workers of other releases that this node cannot ask; `items`: keys and values of the registry's instances."""
+    for _, value in items:
+        try:
+            one = _instance.decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue  # counted where it is read
+        if not works_with(one.protocol, one.since):
+            who = f"{one.process or one.path} on {one.node or 'an unknown node'}"
+            text = f"{who} speaks protocol {one.protocol} and works with protocols from {one.since} on"
+            mend = "upgrade this node" if one.since > PROTOCOL else f"upgrade {one.node or 'that node'}"
+            yield Problem(f"{text}; this node speaks {PROTOCOL} and asks that worker nothing", mend)
 
 
 def of_cluster(facts: Mapping[str, Any] | None) -> Iterator[Problem]:

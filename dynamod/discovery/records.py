@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from dynamod.actor import Total
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.protocol import OLDEST_NODE, PROTOCOL, works_with
 
 from .base import Watcher
 
@@ -41,22 +43,30 @@ def statistics() -> RecordStatistics:
 
 def decoded(key: str, value: bytes | None, kind: type[T]) -> T | None:
     """The record in a value; None for one that is not of this kind, which is counted, and said once."""
-    global _ignored
     if value is None:
         return None
     try:
         decoder = _decoders.get(kind) or _decoders.setdefault(kind, msgspec.json.Decoder(kind))
         found: T = decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        _ignored += 1
-        if _said.get(key) != value:
-            log.warning("ignored what stands at %.300r: it is no %s (%.300s)", key, kind.__name__, error)
-            if len(_said) >= REMEMBERED:
-                _said.clear()
-            _said[key] = value
+        _ignore(key, value, f"it is no {kind.__name__} ({error!s:.300})")
+        return None
+    if isinstance(found, Instance | ModelCard) and not works_with(found.protocol, found.since):
+        other = f"its node speaks protocol {found.protocol} and works with {found.since} or later"
+        _ignore(key, value, f"{other}, this one speaks {PROTOCOL} and works with {OLDEST_NODE} or later")
         return None
     _count_unknown(value, kind)
     return found
+
+
+def _ignore(key: str, value: bytes, why: str) -> None:
+    global _ignored
+    _ignored += 1
+    if _said.get(key) != value:
+        log.warning("ignored what stands at %.300r: %s", key, why)
+        if len(_said) >= REMEMBERED:
+            _said.clear()
+        _said[key] = value
 
 
 @functools.cache

@@ -25,6 +25,8 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
     """One live process behind an endpoint. `transport` maps a transport's name to where it listens: {"unix": PATH}.
 
     `pool`: which phase of a request it is for; the empty one has the ordinary workers, which do all of it.
+    `protocol`, `since`: the protocol that its release speaks, and the oldest one that it works with; releases before
+    0.2.0 do not say it.
     """
 
     namespace: Word
@@ -37,6 +39,8 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: Count = 0
     process: Label = ""
     pool: Label = ""
+    protocol: Count = 1
+    since: Count = 1
 
     @property
     def path(self) -> str:
@@ -151,7 +155,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     say calls of tools and reasoning; empty: as its chat template says; `none`: not at all. `reasoning_field_name`: what
     clients get reasoning as; empty: as the frontend says. `embedding_length`: numbers of a vector, 0 where that is not
     known. `adapters`: those that the worker has. `adapter`, `parent`: of the card of an adapter, which an ingress makes
-    of that: which one it is, and the name of the model below it.
+    of that: which one it is, and the name of the model below it. `protocol`, `since`: as of the instance.
     """
 
     name: Word
@@ -177,6 +181,8 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     adapters: tuple[Adapter, ...] = ()
     adapter: Adapter | None = None
     parent: Label = ""
+    protocol: Count = 1
+    since: Count = 1
 
     @property
     def base(self) -> str:

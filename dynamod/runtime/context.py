@@ -26,6 +26,7 @@ from dynamod.ingress.static_workers import describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.node import Heartbeat, State
+from dynamod.message.protocol import OLDEST_NODE, PROTOCOL
 from dynamod.observe.metrics import Row
 from dynamod.transport.base import Spawn
 from dynamod.transport.unix import UnixServer
@@ -265,6 +266,7 @@ class ComponentContext:
                 self.process_context.registry.delete(key)
 
     def _put(self, endpoint: str, key: str, value: Instance | ModelCard) -> None:
+        value = msgspec.structs.replace(value, protocol=PROTOCOL, since=OLDEST_NODE)
         self.process_context.registry.put(key, msgspec.json.encode(value))
         keys = self._published.setdefault(endpoint, [])
         if key not in keys:

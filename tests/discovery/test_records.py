@@ -13,6 +13,7 @@ from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.records import decoded, keep, statistics
 from dynamod.discovery.view import View
 from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.protocol import PROTOCOL
 
 GOOD = msgspec.to_builtins(ModelCard("m", kv_cache_block_size=64))
 ONE = Instance("n", "c", "e", 7, {})
@@ -119,3 +120,15 @@ def test_an_instance_in_a_state_that_a_newer_release_has_is_not_asked() -> None:
     value = msgspec.json.encode({**msgspec.to_builtins(ONE), "state": "dreaming"})
     assert decoded("v1/instances/dreaming", value, Instance) is None
     assert statistics().ignored == before + 1
+
+
+@pytest.mark.parametrize(
+    ("protocol", "since", "taken"), [(1, 1, True), (99, PROTOCOL, True), (99, PROTOCOL + 1, False)]
+)
+def test_an_instance_and_a_card_say_which_protocols_their_node_works_with(
+    protocol: int, since: int, taken: bool
+) -> None:
+    for kind, value in (("instances", ONE), ("mdc", ModelCard("m"))):
+        said = {**msgspec.to_builtins(value), "protocol": protocol, "since": since}
+        record = decoded(f"v1/{kind}/{protocol}/{since}", msgspec.json.encode(said), type(value))
+        assert (record is not None) == taken
