@@ -1,5 +1,6 @@
 """Models on demand with real processes: one is started when it is asked for, and ends when it is not."""
 
+import http.client
 import importlib.util
 import json
 import os
@@ -393,3 +394,47 @@ def test_adapters_of_models_on_demand(machine: Any) -> None:
     two.unlink()
     status, answer = machine.ask(url, "/v1/load_lora_adapter", body)
     assert (status, "no adapter found at" in answer) == (404, True)
+
+
+KEYED = """
+models:
+  m0: {engine: echo_full, aliases: [zero]}
+  m1: {engine: echo_full}
+budget: {models: 2}
+Frontend: {client_keys_file: keys.yaml}
+"""
+
+
+@together
+def test_a_key_sees_and_changes_only_the_models_that_it_may_use(machine: Any) -> None:
+    keys = machine.folder / "keys.yaml"
+    keys.write_text(
+        "[{name: some, key: k0, models: [m0]}, {name: alias, key: kz, models: [zero]}, {name: all, key: k}]"
+    )
+    keys.chmod(0o600)
+    _, url = serve(machine, KEYED)
+
+    def asked(key: str, path: str, body: Any = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=60)
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        try:
+            connection.request("GET" if body is None else "POST", path, body and json.dumps(body), headers)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    for model in ("m0", "m1"):
+        assert asked("k", "/models/load", {"model": model})[0] == 200
+
+    def seen(key: str) -> list[str]:
+        return sorted(row["model"] for row in asked(key, "/running")[1]["running"])
+
+    assert (seen("k"), seen("k0"), seen("kz")) == (["m0", "m1"], ["m0"], ["m0"])
+    assert asked("", "/running")[0] == asked("wrong", "/running")[0] == 401
+    assert "m1" not in json.dumps([asked("k0", path)[1] for path in ("/running", "/v1/models")])
+    for path in ("/models/unload", "/models/load"):
+        assert asked("k0", path, {"model": "m1"})[0] == 404
+    assert seen("k") == ["m0", "m1"]
+    assert asked("k0", "/models/unload", {"model": "m0"})[0] == 200
+    machine.until(lambda: (seen("k"), seen("k0")) == (["m1"], []))

@@ -257,3 +257,34 @@ async def test_what_a_tag_cannot_say_is_refused_by_its_place(client: Any, wrong:
     with pytest.raises(openai.BadRequestError) as found:
         await client.chat.completions.create(**said(), response_format=form)
     assert found.value.param == f"response_format.format.{place}"
+
+
+async def test_a_choice_of_3000_texts(client: openai.AsyncOpenAI) -> None:
+    choices = [f"answer {number}" for number in range(3000)]
+    answer = await client.chat.completions.create(**said(seed=1), extra_body={"guided_choice": choices})
+    assert answer.choices[0].message.content in choices
+    assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("form", "param"),
+    [
+        ({"guided_regex": "(a?){500}a{500}"}, "guided_regex"),
+        ({"guided_grammar": 'start: s\ns: s s s | s s | "a"\n'}, "guided_grammar"),
+        (
+            {"response_format": {"type": "structural_tag", "format": {"type": "regex", "pattern": "(a?){500}a{500}"}}},
+            "",
+        ),
+    ],
+    ids=["regex", "ambiguous grammar", "structural tag"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_form_that_cannot_be_followed_is_a_bad_request(
+    client: openai.AsyncOpenAI, form: dict[str, Any], param: str, stream: bool
+) -> None:
+    """No worker is at fault, so it is no 502; and the next request is answered."""
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(**said(), stream=stream, extra_body=form)
+    assert caught.value.status_code == 400
+    assert param in str(caught.value.param)
+    assert (await client.chat.completions.create(**said(), max_tokens=3)).choices[0].finish_reason == "length"
