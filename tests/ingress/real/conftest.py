@@ -1,10 +1,11 @@
 """All of a node but its processes: a registry in memory, workers behind unix sockets, a processor, a frontend."""
 
 import asyncio
+import contextlib
 import itertools
 import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -331,22 +332,23 @@ def words() -> SimpleNamespace:
     return SimpleNamespace(Manual=Manual, Seen=Seen, EchoFull=EchoFull, EchoCore=EchoCore)
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """The house in a thread of its own behind HTTP, for clients that block: models `sample` (tokens), `text`."""
+Fill = Callable[[House], Awaitable[object]]
+
+
+@contextlib.contextmanager
+def living(folder: Path, fill: Fill, delay: str) -> Iterator[SimpleNamespace]:
+    """The house in a thread of its own behind HTTP. `fill` starts its processor and workers, one model each."""
     patch = pytest.MonkeyPatch()
-    patch.setenv(DELAY, "0")
+    patch.setenv(DELAY, delay)
     begun, stop = threading.Event(), asyncio.Event()
     found = SimpleNamespace(port=0)
 
     async def live() -> None:
         found.loop = asyncio.get_running_loop()
-        async with House(tmp_path_factory.mktemp("real")) as house:
-            await house.start()
-            await house.worker(EchoCore, "sample")
-            await house.worker(EchoFull, "text")
+        async with House(folder) as house:
+            await fill(house)
             async with asyncio.timeout(20):
-                while len(house.processor.cards) < 2:  # noqa: ASYNC110 - loaded in a thread
+                while len(house.processor.cards) < len(house.members):  # noqa: ASYNC110 - loaded in a thread
                     await asyncio.sleep(0.01)
             server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
             await server.start(listener())
@@ -355,13 +357,13 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
             await stop.wait()
             await server.stop(0)
 
-    def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def run() -> None:
         try:
-            asyncio.run(main())
+            asyncio.run(live())
         finally:
             begun.set()
 
-    thread = threading.Thread(target=run, args=(live,))
+    thread = threading.Thread(target=run)
     thread.start()
     assert begun.wait(30)
     assert found.port, "the house did not start"
@@ -370,6 +372,26 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     thread.join(20)
     assert not thread.is_alive()
     patch.undo()
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Fill], SimpleNamespace]]:
+    """`lived(fill)`: a house for all tests of a module that leave nothing in it, such as refusals."""
+    with contextlib.ExitStack() as stack:
+        yield lambda fill: stack.enter_context(living(tmp_path_factory.mktemp("lived"), fill, "1"))
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """The house for clients that block: models `sample` (tokens), `text`."""
+
+    async def fill(house: House) -> None:
+        await house.start()
+        await house.worker(EchoCore, "sample")
+        await house.worker(EchoFull, "text")
+
+    with living(tmp_path_factory.mktemp("real"), fill, "0") as found:
+        yield found
 
 
 @pytest.fixture

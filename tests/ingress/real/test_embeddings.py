@@ -64,10 +64,26 @@ class Client(openai.AsyncOpenAI):
             return answer.status, await answer.json()
 
 
-@pytest.fixture
-async def client(house, serve):
+async def fill(house):
     await house.start()
     await house.worker(Quick)
+
+
+@pytest.fixture(scope="module")
+def lasting(lived):
+    """The house of `client`, for all tests of this module that are refused."""
+    return lived(fill)
+
+
+@pytest.fixture
+async def refusing(lasting):
+    async with Client(base_url=f"http://127.0.0.1:{lasting.port}/v1", api_key="x", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(house, serve):
+    await fill(house)
     url = await serve()
     async with asyncio.timeout(20):
         while not house.processor.cards:  # noqa: ASYNC110 - loaded in a thread
@@ -174,8 +190,8 @@ async def test_so_many_groups_are_in_flight_and_a_client_that_leaves_cancels_the
         ({"input": "a", "model": "other"}, 404, "model", "does not exist"),
     ],
 )
-async def test_mistakes_name_the_field(client, body: dict[str, Any], status: int, param: str, says: str) -> None:
-    found, answer = await client.raw("embeddings", **{"model": "sample", **body})
+async def test_mistakes_name_the_field(refusing, body: dict[str, Any], status: int, param: str, says: str) -> None:
+    found, answer = await refusing.raw("embeddings", **{"model": "sample", **body})
     assert (found, answer["error"]["param"]) == (status, param), answer
     assert says in answer["error"]["message"]
 

@@ -34,14 +34,31 @@ def function(name: str, parameters: Any = None) -> Any:
 TOOLS = [function("weather", WEATHER), function("sum", SUM), function("now")]
 
 
-@pytest.fixture
-async def client(house: Any, serve: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+async def fill(house: Any) -> None:
     await house.start()
     await house.worker(mocker, reasoning_parser="basic")
     await house.worker(name="echo", tool_call_parser="hermes")
+
+
+@pytest.fixture
+async def client(house: Any, serve: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    await fill(house)
     await until(lambda: len(house.processor.cards) == 2)
     url = await serve()
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting(lived: Any) -> Any:
+    """The house of `client`, for all tests of this module that are refused."""
+    return lived(fill)
+
+
+@pytest.fixture
+async def refusing(lasting: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = f"http://127.0.0.1:{lasting.port}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="unused", max_retries=0) as made:
         yield made
 
 
@@ -143,11 +160,11 @@ async def test_an_answer_that_is_cut_off_shows_what_there_is(client: openai.Asyn
     ],
 )
 async def test_a_tool_that_cannot_be_had_is_named(
-    client: openai.AsyncOpenAI, parameters: Any, param: str, text: str
+    refusing: openai.AsyncOpenAI, parameters: Any, param: str, text: str
 ) -> None:
     tools = [*TOOLS, function("wrong", parameters)]
     with pytest.raises(openai.BadRequestError) as caught:
-        await client.chat.completions.create(**asked(tools=tools, tool_choice="required"))
+        await refusing.chat.completions.create(**asked(tools=tools, tool_choice="required"))
     assert caught.value.param == param
     assert text in str(caught.value)
 

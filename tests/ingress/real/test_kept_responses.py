@@ -87,9 +87,9 @@ async def test_nothing_can_be_cancelled(client: openai.AsyncOpenAI) -> None:
         await client.responses.input_items.list(response.id)
 
 
-@pytest.mark.parametrize(
-    ("query", "param"),
-    [
+async def test_pages_that_cannot_be_had(client: openai.AsyncOpenAI) -> None:
+    response = await made(client, "Hi")
+    for query, param in (
         ("limit=0", "limit"),
         ("limit=0000000500", "limit"),
         ("limit=000000001" + "9" * 4500, "limit"),
@@ -97,13 +97,10 @@ async def test_nothing_can_be_cancelled(client: openai.AsyncOpenAI) -> None:
         ("limit=x", "limit"),
         ("order=up", "order"),
         ("after=x", "after"),
-    ],
-)
-async def test_pages_that_cannot_be_had(client: openai.AsyncOpenAI, query: str, param: str) -> None:
-    response = await made(client, "Hi")
-    with pytest.raises(openai.BadRequestError) as raised:
-        await client.get(f"/responses/{response.id}/input_items?{query}", cast_to=object)
-    assert raised.value.param == param
+    ):
+        with pytest.raises(openai.BadRequestError) as raised:
+            await client.get(f"/responses/{response.id}/input_items?{query}", cast_to=object)
+        assert raised.value.param == param, query[:40]
 
 
 async def test_events_of_a_kept_response_are_refused(client: openai.AsyncOpenAI) -> None:

@@ -37,15 +37,32 @@ def mocker(options: EngineOptions, spawn: Spawn) -> Mocker:
     return Mocker(options, spawn)
 
 
-@pytest.fixture
-async def client(house: Any, serve: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+async def fill(house: Any) -> None:
     await house.start()
     await house.worker(mocker)
     await house.worker(name="echo")
     await house.worker(mocker, name="thinks", reasoning_parser="basic", tool_call_parser="hermes")
+
+
+@pytest.fixture
+async def client(house: Any, serve: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    await fill(house)
     await until(lambda: len(house.processor.cards) == 3)
     url = await serve()
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting(lived: Any) -> Any:
+    """The house of `client`, for all tests of this module that are refused."""
+    return lived(fill)
+
+
+@pytest.fixture
+async def refusing(lasting: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = f"http://127.0.0.1:{lasting.port}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="unused", max_retries=0) as made:
         yield made
 
 
@@ -132,10 +149,10 @@ async def test_with_a_form_there_is_no_reasoning_and_no_call(client: openai.Asyn
     ],
 )
 async def test_what_cannot_be_had_is_refused_with_its_place(
-    client: openai.AsyncOpenAI, fields: dict[str, Any], param: str, text: str
+    refusing: openai.AsyncOpenAI, fields: dict[str, Any], param: str, text: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        await client.chat.completions.create(**said(), extra_body=fields)
+        await refusing.chat.completions.create(**said(), extra_body=fields)
     assert caught.value.param == param
     assert text in str(caught.value)
 
@@ -252,10 +269,10 @@ async def test_free_text_and_parameters_between_tags(client: openai.AsyncOpenAI)
         ),
     ],
 )
-async def test_what_a_tag_cannot_say_is_refused_by_its_place(client: Any, wrong: Any, place: str) -> None:
+async def test_what_a_tag_cannot_say_is_refused_by_its_place(refusing: Any, wrong: Any, place: str) -> None:
     form: Any = {"type": "structural_tag", "format": wrong}
     with pytest.raises(openai.BadRequestError) as found:
-        await client.chat.completions.create(**said(), response_format=form)
+        await refusing.chat.completions.create(**said(), response_format=form)
     assert found.value.param == f"response_format.format.{place}"
 
 
