@@ -51,7 +51,7 @@ def of_graphs(names: Iterable[str]) -> Iterator[Problem]:
     """Graphs whose processes are all Ready, while no model can be asked at their ingress."""
     for name in names:
         found = f"graph {name} serves no model: no worker that could answer is there"
-        yield Problem(found, "start a worker, or give one back its role: dynamo ps shows workers and roles")
+        yield Problem(found, "start a worker, or switch one to another role: dynamo ps shows workers and roles")
 
 
 def of_logs(store: LogStore) -> Iterator[Problem]:
