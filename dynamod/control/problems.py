@@ -44,7 +44,7 @@ def of_models(answers: Mapping[str, object]) -> Iterator[Problem]:
 
 def loads(answer: object) -> bool:
     """Whether an ingress process loads a model now, or cannot load it; `answer` as for `of_models`."""
-    return isinstance(answer, Mapping) and bool(answer["loading"] or answer["unloaded"])
+    return isinstance(answer, Mapping) and bool(answer.get("loading") or answer["unloaded"])
 
 
 def of_graphs(names: Iterable[str]) -> Iterator[Problem]:
