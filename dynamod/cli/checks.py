@@ -103,9 +103,10 @@ async def examine(explicit: str | None, ports: Sequence[int], environ: Mapping[s
 def graphs(found: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """What each graph serves, as `dynamo status` says it; what it lacks is among the problems."""
     for graph in found:
-        if graph["models"]:
-            yield Finding("models", "ok", f"graph {graph['name']} serves {', '.join(graph['models'])}")
-        elif not graph.get("error"):
+        models = graph.get("models")  # None: of an older daemon
+        if models:
+            yield Finding("models", "ok", f"graph {graph['name']} serves {', '.join(models)}")
+        elif models is not None and not graph.get("error"):
             mend = "" if graph["ready"] else "wait until it is ready, see dynamo status"
             yield Finding("models", "ok" if graph["ready"] else "warn", f"graph {graph['name']} serves no model", mend)
 

@@ -41,7 +41,7 @@ ServiceName = Annotated[str | None, typer.Option(envvar="DYNAMO_SERVICE_NAME", h
 _FINISH = "how long open streams may finish; then they move where their engine can, else they are cut"
 Finish = Annotated[float, typer.Option("--timeout", min=0.1, max=86400, metavar="SECONDS", help=_FINISH)]
 
-_FORCE = "also when a model loses its last worker and is not served then; else a terminal is asked"
+_FORCE = "also when a model loses its last worker; without it a terminal is asked, and scripts are refused"
 Force = Annotated[bool, typer.Option("--force", help=_FORCE)]
 _GRACE = "how long open answers may finish at the end (default: 2 in a terminal, 30 in the daemon)"
 Timeout = Annotated[float | None, typer.Option("--timeout", min=0.1, max=86400, metavar="SECONDS", help=_GRACE)]

@@ -185,7 +185,8 @@ def status(value: dict[str, Any]) -> str:
         where = " ".join(graph.get("urls", ()))
         who = f"({graph['session']})" if graph.get("session") else ""
         state = f"failed: {graph['error']}" if graph.get("error") else "ready" if graph["ready"] else "not ready"
-        serves = "" if graph.get("error") else f"serves {_some(graph.get('models', [])) or 'no model'}"
+        told = "models" in graph and not graph.get("error")  # an older daemon does not say them
+        serves = f"serves {_some(graph['models']) or 'no model'}" if told else ""
         lines.append(" ".join(filter(None, [f"  {graph['name']}: {state}", where, serves, who])))
     if not value["graphs"]:
         lines.append("  no graphs; start one with dynamo serve --detach")

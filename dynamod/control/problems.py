@@ -48,14 +48,14 @@ def of_models(answers: Mapping[str, object]) -> Iterator[Problem]:
 
 def loads(answer: object) -> bool:
     """Whether an ingress process loads a model now, or cannot load it; `answer` as for `of_models`."""
-    return isinstance(answer, Mapping) and bool(answer["loading"] or answer["unloaded"])
+    return isinstance(answer, Mapping) and bool(answer.get("loading") or answer["unloaded"])
 
 
 def of_graphs(names: Iterable[str]) -> Iterator[Problem]:
     """Graphs whose processes are all Ready, while no model can be asked at their ingress."""
     for name in names:
         found = f"graph {name} serves no model: no worker that could answer is there"
-        yield Problem(found, "start a worker, or give one back its role: dynamo ps shows workers and roles")
+        yield Problem(found, "start a worker, or switch one to another role: dynamo ps shows workers and roles")
 
 
 def of_logs(store: LogStore) -> Iterator[Problem]:

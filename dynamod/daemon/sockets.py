@@ -103,7 +103,7 @@ def _bound(place: _Place, port: int, who: str, owner: Callable[[int], str], *, a
             by = f" by {found}" if (found := owner(port)) else ""
             raise UserError(
                 f"{who} cannot listen: port {port} is in use{by}",
-                f"choose another port (--{who}.port) or stop its owner",
+                "choose another port or stop its owner",
             ) from None
         if error.errno == errno.EACCES:
             raise UserError(f"{who} may not listen on port {port}", "choose a port above 1023") from None

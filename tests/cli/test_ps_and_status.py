@@ -1,4 +1,4 @@
-"""How wide `dynamo ps` is: as the terminal, in a pipe as COLUMNS says, else as wide as it needs."""
+"""How answers of the daemon look: `dynamo ps` in a pipe, `dynamo status` of an older daemon."""
 
 import pytest
 
@@ -33,3 +33,11 @@ def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch, caps
     for wrong in ("wide", "-5", ""):
         monkeypatch.setenv("COLUMNS", wrong)
         assert shown(capsys) == whole
+
+
+def test_the_status_of_an_older_daemon_says_nothing_of_models(capsys: pytest.CaptureFixture[str]) -> None:
+    graph = {"name": "agg", "ready": True, "urls": ["http://localhost:1"]}
+    value = {"version": "0.2.0", "pid": 1, "node": "n", "uptime": 1.0, "socket": "s", "problems": []}
+    for models, said in (({}, ""), ({"models": []}, " serves no model"), ({"models": ["a", "b"]}, " serves a, b")):
+        show("status", {**value, "graphs": [{**graph, **models}]}, "text")
+        assert capsys.readouterr().out.splitlines()[1] == f"  agg: ready http://localhost:1{said}"
