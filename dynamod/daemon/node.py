@@ -102,6 +102,7 @@ class Node(Actor):
         self._waiters: list[Callable[[], None]] = []
         self._namesakes: set[str] = set()  # other machines of our name
         self._snapshot: Snapshot | None = None
+        self._copying: asyncio.Future[None] | None = None
         self._pinned = asyncio.Event()  # the snapshot is taken, or there is none
 
     async def started(self) -> None:
@@ -162,7 +163,9 @@ class Node(Actor):
             logging.getLogger().removeHandler(handler)
         if hasattr(self, "log_store"):
             self.log_store.close()
-            if self._snapshot is not None:
+            if self._snapshot is not None and self._copying is not None:
+                self._snapshot.abandon()
+                await asyncio.wait([self._copying])  # else it would make files after the folder was removed
                 self._snapshot.give_back()
             self.folder.remove()
         self.lock.leave()  # last: who finds it free finds nothing of ours
@@ -171,13 +174,15 @@ class Node(Actor):
         """Copy the installed package, and import from the copy from now on."""
         try:
             if (source := installed()) is not None:
-                snapshot = Snapshot(source, self.folder.path / "code")
-                begun = time.monotonic()
-                await asyncio.to_thread(snapshot.take)
-                log.debug("copied the installed package in %.0f ms", (time.monotonic() - begun) * 1000)
-                adopt(snapshot.folder)
+                begun, snapshot = time.monotonic(), Snapshot(source, self.folder.path / "code")
                 self._snapshot = snapshot
+                self._copying = asyncio.get_running_loop().run_in_executor(None, snapshot.take)
+                await asyncio.shield(self._copying)
+                if snapshot.usable:
+                    adopt(snapshot.folder)
+                    log.debug("copied the installed package in %.0f ms", (time.monotonic() - begun) * 1000)
         except OSError as error:
+            self._snapshot = None
             log.warning("no copy of the installed package: an upgrade needs a restart of this daemon (%s)", error)
         finally:
             self._pinned.set()
@@ -379,8 +384,9 @@ class Node(Actor):
             with contextlib.suppress(OSError, UserError):
                 self.folder.restore()
                 self.lock.restore()
-                if self._snapshot is not None:
-                    await asyncio.to_thread(self._snapshot.restore)
+                if self._snapshot is not None and self._pinned.is_set() and not self._snapshot.usable:
+                    self._copying = asyncio.get_running_loop().run_in_executor(None, self._snapshot.restore)
+                    await asyncio.shield(self._copying)
             if not self.lock.held and (other := self.lock.holder()):
                 self._fail(f"process {other} holds the node now")
             for session in self.sessions:

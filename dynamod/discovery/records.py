@@ -82,7 +82,7 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct] | None
 def _count_unknown(value: bytes, kind: type[Any]) -> None:
     """Count the fields and sections that a newer release has; the decoder has skipped them."""
     global _unknown_fields
-    if not issubclass(kind, msgspec.Struct):
+    if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
         return
     for name in _unknown(msgspec.json.decode(value), kind):
         _unknown_fields += 1

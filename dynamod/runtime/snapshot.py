@@ -36,21 +36,33 @@ class Snapshot:
         self.source, self.folder = source, folder
         self._uncompiled: list[str] = []
         self._made: set[str] = set()
-        self._links = True
+        self._links, self._abandoned = True, False
+        self._part = folder.with_suffix(".part")
         self._lock = -1
         self._record = _record(source)
 
     def take(self) -> None:
-        """Copy what the installer has recorded: hard links within one file system, else copies. Raises OSError."""
+        """Copy what the installer has recorded: hard links within one file system, else copies. Raises OSError.
+
+        The folder is there when all of it is. After `abandon`, which another thread may call, it does not come.
+        """
         self._made.clear()
         self._uncompiled.clear()
-        self.folder.mkdir(mode=0o700)
-        self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        shutil.rmtree(self._part, ignore_errors=True)
+        self._part.mkdir(mode=0o700)
+        self._lock = os.open(self._part, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_SH)  # a cleaner of /tmp passes by locked folders
         for name in _files(self._record):
+            if self._abandoned:
+                return
             self._copy(name)
             if name.endswith(".py") and not self._copy(_compiled(name)):
                 self._uncompiled.append(name)
+        self._part.rename(self.folder)
+
+    def abandon(self) -> None:
+        """Copy no more: the daemon ends."""
+        self._abandoned = True
 
     @property
     def usable(self) -> bool:
@@ -100,7 +112,7 @@ class Snapshot:
 
     def _copy(self, name: str) -> bool:
         """False: there is no such file."""
-        source, target = f"{self.source}/{name}", f"{self.folder}/{name}"
+        source, target = f"{self.source}/{name}", f"{self._part}/{name}"
         parent = os.path.dirname(target)
         if parent not in self._made:
             os.makedirs(parent, exist_ok=True)

@@ -198,6 +198,8 @@ def test_without_another_worker_a_stopped_one_is_waited_for_until_it_is_killed(m
     stream.read()
     assert not stream.done
     assert stream.error["error"]["code"]
+    # the stream ends with the connection, a moment before the daemon takes the worker's keys away
+    machine.until(lambda: machine.row("Worker")["restarts"])
     machine.until(lambda: machine.serves(url))
     row = machine.row("Worker")
     assert (row["restarts"], row["pid"] != pid) == (1, True)

@@ -92,6 +92,14 @@ def test_a_removed_one_is_made_again_while_the_package_is_the_same(snapshot: Sna
     assert not snapshot.usable
 
 
+def test_it_does_not_come_when_the_daemon_ends_meanwhile(source: Path, tmp_path: Path) -> None:
+    made = Snapshot(source, tmp_path / "code")
+    made.abandon()
+    made.take()
+    assert not made.folder.exists()
+    made.give_back()
+
+
 def test_what_a_user_has_put_on_the_path_comes_first(tmp_path: Path) -> None:
     assert environment({"A": "1"}, tmp_path) == {"A": "1", "PYTHONPATH": str(tmp_path)}
     twice = environment(environment({"PYTHONPATH": "/mine:"}, tmp_path), tmp_path)
