@@ -9,7 +9,7 @@ from typing import Any
 from dynamod.actor import ActorUnreachable
 from dynamod.discovery.view import View
 from dynamod.message import tokens
-from dynamod.message.discovery import PREFILL, ModelCard
+from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, RequestError
 from dynamod.message.ingress import Logprobs, PromptLogprobs
 from dynamod.message.worker import REPLAY, Generate, form_words
@@ -155,6 +155,7 @@ class RequestsInFlight:
             transport=self._transport,
             acquire=partial(self._acquire, card, prompt, _priority(job), told and partial(told, index)),
             available=partial(self._available, card, prompt),
+            neighbours=self._neighbours,
             exact=isinstance(request, Generate) and card.capabilities.continues and self._replays(card, prompt),
             limit=card.migration_limit if self._migration_limit is None else self._migration_limit,
             now=self._now,
@@ -212,6 +213,10 @@ class RequestsInFlight:
 
     def _available(self, card: ModelCard, prompt: Prompt, tried: Collection[int], received: int) -> bool:
         return self._dispatcher.available(card, prompt, tried, received=received) or self._parked.starts(card)
+
+    def _neighbours(self, instance: Instance) -> list[int]:
+        """Instances on the same node: where the link to one is lost, the whole node may be away."""
+        return [one.instance_id for one in self._view.all_instances() if one.node == instance.node != ""]
 
     def _completed(self, request: InFlightRequest) -> None:
         self._open.pop(request, None)

@@ -29,6 +29,7 @@ from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, Sus
 from .decision import Broken, Verdict, decide
 from .prompt import PrefillWorkerLost, RemotePrefill, RemotePrompt, TakeLogprobs, prompt_taker
 from .trial import CAUSE, PASS_LOOK, PASSED_AFTER, TRIAL_PAUSE, Trial
+from .tried import Tried
 
 log = logging.getLogger("dynamod.migration")
 
@@ -39,8 +40,8 @@ class InFlightRequest:
     Of `request`, any kind that the engine takes, its `request_id` is read, and of exact engines `prior_output` is set.
     `available(tried, received)` says whether an instance that was not tried can go on behind what came. `exact`: the
     engine continues behind given tokens exactly. `limit`: migrations; `longest`: tokens of prompt and answer above
-    which an answer is not continued elsewhere. `suspect`: it is tried alone from the beginning. `needs_prefill`:
-    the engine computes no prompts, so `prefill` always has it done.
+    which an answer is not continued elsewhere. `suspect`: it is tried alone from the beginning. `needs_prefill`: the
+    engine computes no prompts, so `prefill` always has it done. `neighbours`: see `Tried.link_lost`.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class InFlightRequest:
         transport: Transport,
         acquire: AcquirePlace,
         available: Callable[[Collection[int], int], bool],
+        neighbours: Callable[[Instance], Collection[int]] = lambda _: (),
         suspicions: Suspicions,
         exact: bool,
         limit: int,
@@ -69,15 +71,14 @@ class InFlightRequest:
         self.request, self.index, self.over = request, index, False
         self.instance: Instance | None = None  # where it is; None while it has no place
         self._output, self._token, self._sink, self._show = output, output.token, sink, sink.text
-        self._transport, self._acquire, self._available = transport, acquire, available
+        self._transport, self._acquire, self._available, self._neighbours = transport, acquire, available, neighbours
         self._exact, self._limit, self._form = exact, limit, getattr(request, "grammar", None) is not None
         self._trial, self._sent = Trial(suspicions, request, suspect), False
         self._prefill, self._needs_prefill, self._left = prefill, needs_prefill, ""
         self._prompt_tokens, self._longest = prompt_tokens, longest
         self._now, self._completed = now, completed
         self._logprobs, self._migrations = logprobs, migrations
-        self._tried: set[int] = set()
-        self._unreached: set[int] = set()  # of those, instances that may live: the link to them has failed
+        self._tried = Tried()
         self._sends = 0
         self.displaced = 0  # how often it has left for the trial of another, which is no failure
         self.refused = 0  # how often an instance ended before it began with it, which is none either
@@ -131,7 +132,7 @@ class InFlightRequest:
 
     async def _place(self) -> Placement:
         about = {"again": self._sent, "alone": self._trial.suspect}
-        placement = await self._acquire(self._tried, **about, received=self._received)
+        placement = await self._acquire(self._tried.ids, **about, received=self._received)
         self._trial.placed(placement)
         return placement
 
@@ -250,7 +251,7 @@ class InFlightRequest:
 
     def _make_room(self, why: str, pause: float = 0.0) -> None:
         """Leave the instance, with which nothing is wrong, to the trial of another request."""
-        self._tried.discard(self._placement.instance.instance_id)
+        self._tried.forget(self._placement.instance.instance_id)
         self._sends -= 1
         self.displaced += 1
         self.made_room.add(self._placement.instance.instance_id)
@@ -263,7 +264,7 @@ class InFlightRequest:
         if displaced:
             self._make_room(why)
         else:
-            self._tried.discard(self._placement.instance.instance_id)
+            self._tried.forget(self._placement.instance.instance_id)
             self._break(why, retry=True, prompt=True)
 
     def _move(self, broken: Break) -> None:
@@ -272,7 +273,7 @@ class InFlightRequest:
             self._broke_why = broken.why
             return
         if broken.link:
-            self._unreached.add(self._placement.instance.instance_id)
+            self._tried.link_lost(self._placement.instance.instance_id, self._neighbours(self._placement.instance))
             self.reconsider()
         unsent = broken.link and not self.accepted and not self._received  # as far as is known
         verdict = self._verdict(broken.why, retry=broken.retry or unsent)
@@ -286,13 +287,13 @@ class InFlightRequest:
 
     def _verdict(self, why: str, *, retry: bool) -> Verdict:
         received, exact, sends = self._received, self._exact, self._sends - self.refused
-        others = self._available(self._tried, received)
+        others = self._available(self._tried.ids, received)
         return decide(Broken(why, retry, received, exact, sends, self._limit, others, self._too_long(), self._form))
 
     def reconsider(self) -> None:
         """Instances have gone: those to which only the link has failed are tried again when there is no other."""
-        if self._unreached and self._attempt is None and not self._available(self._tried, self._received):
-            self._tried -= self._unreached  # the set that its message to the dispatcher has
+        if self._attempt is None:
+            self._tried.reconsider(lambda: self._available(self._tried.ids, self._received))
 
     def _too_long(self) -> bool:
         longest = self._longest

@@ -12,7 +12,7 @@ import pytest
 from tests.ports import free_port
 from tests.transport.nats_servers import Server
 
-from .nodes import Servers, front, models, worker
+from .nodes import Servers, front, instances, models, worker
 from .together import together
 from .ways import Way
 
@@ -99,3 +99,29 @@ def test_a_server_that_forwards_nothing_ends_no_stream(machine: Any, servers: Se
             assert all(machine.chat(url, "hello", max_tokens=3) for _ in range(20))
         finally:
             three.servers[number].thaw() if how == "frozen" else three.ways[number].heal()
+
+
+def test_streams_of_a_node_behind_a_cut_way_move_once(machine: Any, servers: Servers) -> None:
+    """Its other worker is as far away, which would show after another 5 s."""
+    way = Way(servers.ports["nats_port"])
+    try:
+        _, url = front(machine, servers)
+        for _ in range(3):
+            worker(machine, servers, "two", env={"NATS_SERVER": f"nats://127.0.0.1:{way.port}"})
+        worker(machine, servers, "three")
+        machine.until(lambda: instances(machine, url) == ["three", "two", "two", "two"])
+        whole = [stream.read().text for stream in streams(machine, url)]
+        before, running = moves(machine, url), streams(machine, url)
+        way.cut()
+        for stream, text in zip(running, whole, strict=True):
+            assert stream.read().text == text
+            assert (stream.finish, stream.done) == ("length", True)
+        assert 1 <= moves(machine, url) - before <= STREAMS, "none has met a second worker of that node"
+    finally:
+        way.close()
+
+
+def moves(machine: Any, url: str) -> float:
+    """How often requests have moved to another worker."""
+    lines = machine.ask(url, "/metrics")[1].splitlines()
+    return sum(float(one.split()[-1]) for one in lines if one.startswith("dynamo_frontend_model_migration_total{"))

@@ -246,6 +246,7 @@ class Air:
             prefill=prefill,
             needs_prefill=needs_prefill,
             available=self.available,
+            neighbours=lambda lost: [one.instance_id for one in self.instances if one.node == lost.node != ""],
             exact=exact and not text,
             limit=limit,
             prompt_tokens=2,
