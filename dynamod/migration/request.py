@@ -76,8 +76,7 @@ class InFlightRequest:
         self._trial, self._sent = Trial(suspicions, request, suspect), False
         self._prefill, self._needs_prefill, self._left = prefill, needs_prefill, ""
         self._prompt_tokens, self._longest = prompt_tokens, longest
-        self._now, self._completed = now, completed
-        self._logprobs, self._migrations = logprobs, migrations
+        self._now, self._completed, self._logprobs, self._migrations = now, completed, logprobs, migrations
         self._tried = Tried()
         self._sends = 0
         self.displaced = 0  # how often it has left for the trial of another, which is no failure
