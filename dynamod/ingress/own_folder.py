@@ -1,4 +1,4 @@
-"""Folders for what clients have sent: nobody else may read them, and a release that is too old refuses them."""
+"""Folders for what clients have sent: no other user may read them, and a release that is too old refuses them."""
 
 import contextlib
 import errno

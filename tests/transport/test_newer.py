@@ -108,7 +108,7 @@ async def test_unknown_messages_between_process_and_daemon_are_skipped(skipped: 
     assert skipped() == 1
     with pytest.raises(msgspec.ValidationError):
         channel._decoded(encode(["state", 1]))
-    channel._decoded(encode(Ask(1, "dream")))  # nobody answers here, and that is said
+    channel._decoded(encode(Ask(1, "dream")))  # no handler answers here, and the asker is told
 
 
 def test_the_first_request_of_this_test_is_one_of_ours() -> None:
