@@ -11,6 +11,7 @@ from dynamod.engine.names import (
     arguments_with,
     check_arguments,
     check_lora,
+    require_file,
     require_format,
     require_handoff,
     require_installed,
@@ -106,6 +107,8 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:
     if model and ENGINES[name].model:
         require_format(name, local(model))
     require_installed(name, spec.python, environ)
+    if model and ENGINES[name].model:
+        require_file(name, local(model))
     arguments = arguments_with(settings.engine, settings.engine_args)
     require_handoff(name, settings.mode(spec.component_type), arguments, spec.python, environ)
     read = check_arguments(name, arguments, settings.kv_cache_block_size)

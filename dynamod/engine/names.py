@@ -230,12 +230,16 @@ def require_installed(name: str, python: str = "", environ: Mapping[str, str] = 
 
 def require_format(name: str, model: Path | None) -> None:
     """Raise UserError for a model in a format that the engine does not read. `model`: its path, None: not known."""
+    if model is not None and not ENGINES[_own_name(name)].gguf and is_gguf(model):
+        hint = "take out=llamacpp for it, or a folder with safetensors"
+        raise UserError(f"engine '{name}' reads no GGUF files, and {model} is one", hint)
+
+
+def require_file(name: str, model: Path | None) -> None:
+    """Raise UserError for a model without a file that the engine loads. `model`: its path, None: not known."""
     entry = ENGINES[_own_name(name)]
     if model is not None and entry.file_of:
         _load(entry.file_of)(model)
-    if model is not None and not entry.gguf and is_gguf(model):
-        hint = "take out=llamacpp for it, or a folder with safetensors"
-        raise UserError(f"engine '{name}' reads no GGUF files, and {model} is one", hint)
 
 
 def require_handoff(
