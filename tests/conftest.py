@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -21,3 +22,18 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Half as many processes again as cores: end-to-end tests wait for other processes most of their time."""
     return max(2, (os.cpu_count() or 1) * 3 // 2) if config.option.numprocesses == "auto" else None
+
+
+LONG = ("e2e", "sim", "ingress")
+"""Folders whose files take longest. They begin first, so that no process waits for one long file at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long folders first. Processes take whole files, in this order."""
+    here = Path(__file__).parent
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.relative_to(here).parts[0]
+        return LONG.index(folder) if folder in LONG else len(LONG)
+
+    items.sort(key=rank)

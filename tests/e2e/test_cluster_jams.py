@@ -70,7 +70,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 def ask(url: str, body: dict[str, Any]) -> tuple[int, Any, str | None]:
     """Status, body, and when to come again."""
-    connection = http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=120)
     try:
         connection.request(*request_of("/v1/completions", body))
         response = connection.getresponse()
