@@ -5,11 +5,10 @@ from typing import Any
 
 import msgspec
 
+from dynamod.discovery.records import decoded
 from dynamod.message.discovery import Instance
 from dynamod.message.protocol import PROTOCOL, works_with
 from dynamod.observe.logstore import LogStore
-
-_instance = msgspec.json.Decoder(Instance)
 
 _STATES = {
     "Fatal": ("has failed for good", "correct the cause, then dynamo restart {component}"),
@@ -72,12 +71,9 @@ def of_kept(trouble: str) -> Iterator[Problem]:
 
 def of_nodes(items: Iterable[tuple[str, bytes]]) -> Iterator[Problem]:
     """Workers of other releases that this node cannot ask; `items`: keys and values of the registry's instances."""
-    for _, value in items:
-        try:
-            one = _instance.decode(value)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue  # counted where it is read
-        if not works_with(one.protocol, one.since):
+    for key, value in items:
+        one = decoded(key, value, Instance, any_release=True)
+        if one is not None and not works_with(one.protocol, one.since):
             who = f"{one.process or one.path} on {one.node or 'an unknown node'}"
             text = f"{who} speaks protocol {one.protocol} and works with protocols from {one.since} on"
             mend = "upgrade this node" if one.since > PROTOCOL else f"upgrade {one.node or 'that node'}"

@@ -23,7 +23,10 @@ _ignored = _unknown_fields = 0
 _said_fields: set[tuple[str, str]] = set()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
+_looked_at: dict[str, int] = {}
+"""By key: the hash of the value whose unknown fields were counted."""
 REMEMBERED = 1000
+REMEMBERED_VALUES = 10_000
 
 
 class RecordStatistics(msgspec.Struct, frozen=True):
@@ -41,8 +44,11 @@ def statistics() -> RecordStatistics:
     return RecordStatistics(_ignored, _unknown_fields)
 
 
-def decoded(key: str, value: bytes | None, kind: type[T]) -> T | None:
-    """The record in a value; None for one that is not of this kind, which is counted, and said once."""
+def decoded(key: str, value: bytes | None, kind: type[T], *, any_release: bool = False) -> T | None:
+    """The record in a value; None for one that is not of this kind, which is counted, and said once.
+
+    `any_release`: also a record of a node whose protocol this release does not work with.
+    """
     if value is None:
         return None
     try:
@@ -51,11 +57,15 @@ def decoded(key: str, value: bytes | None, kind: type[T]) -> T | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         _ignore(key, value, f"it is no {kind.__name__} ({error!s:.300})")
         return None
-    if isinstance(found, Instance | ModelCard) and not works_with(found.protocol, found.since):
+    if isinstance(found, Instance | ModelCard) and not any_release and not works_with(found.protocol, found.since):
         other = f"its node speaks protocol {found.protocol} and works with {found.since} or later"
         _ignore(key, value, f"{other}, this one speaks {PROTOCOL} and works with {OLDEST_NODE} or later")
         return None
-    _count_unknown(value, kind)
+    if _looked_at.get(key) != (digest := hash(value)):  # a value is read by several, and again and again
+        if len(_looked_at) >= REMEMBERED_VALUES:
+            _looked_at.clear()
+        _looked_at[key] = digest
+        _count_unknown(value, kind)
     return found
 
 

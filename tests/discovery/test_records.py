@@ -115,6 +115,14 @@ def test_fields_and_sections_of_a_newer_release_are_skipped_and_counted() -> Non
     assert (after.unknown_fields - before.unknown_fields, after.ignored - before.ignored) == (3, 0)
 
 
+def test_unknown_fields_of_a_value_count_once_however_often_it_is_read() -> None:
+    before = statistics().unknown_fields
+    for release in ("9.9", "9.9", "9.10"):
+        value = msgspec.json.encode({**msgspec.to_builtins(ONE), "release": release})
+        assert decoded("v1/instances/read-again", value, Instance) == ONE
+    assert statistics().unknown_fields == before + 2
+
+
 def test_an_instance_in_a_state_that_a_newer_release_has_is_not_asked() -> None:
     before = statistics().ignored
     value = msgspec.json.encode({**msgspec.to_builtins(ONE), "state": "dreaming"})
