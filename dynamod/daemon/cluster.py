@@ -5,18 +5,18 @@ ports of this machine (`dynamo infra up`, or the compose file) and are the same 
 DYNAMOD_CLUSTER=off forbids that.
 """
 
-import contextlib
 import json
 import logging
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynamod.discovery.etcd.settings import EtcdSettings
 from dynamod.message.errors import UserError
+
+from .port_owner import listeners
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,24 +78,12 @@ def servers_here() -> tuple[str, str] | None:
     nats, etcd = f"nats://127.0.0.1:{NATS_PORT}", f"http://127.0.0.1:{ETCD_PORT}"
     if not (nats_answers(nats, LOOK) and etcd_answers(etcd, LOOK)):
         return None
-    owners = {owner for port in (NATS_PORT, ETCD_PORT) for owner in listeners(port)}
+    owners = {one.user for port in (NATS_PORT, ETCD_PORT) for one in listeners(port)}
     if not owners or owners - {0, os.getuid()}:
         others = ", ".join(map(str, sorted(owners - {0, os.getuid()}))) or "somebody unknown"
         log.warning("NATS and etcd at their usual ports belong to user %s and are not joined; %s", others, NAME_THEM)
         return None
     return nats, etcd
-
-
-def listeners(port: int) -> set[int]:
-    """Ids of the users that listen at a TCP port of this machine; empty where the system does not say."""
-    found = set[int]()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                words = line.split()
-                if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
-                    found.add(int(words[7]))
-    return found
 
 
 def nats_answers(url: str, timeout: float = 1.0) -> bool:

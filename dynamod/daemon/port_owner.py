@@ -5,6 +5,9 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+from dynamod.observe.processes import PROC
 
 _LISTEN = "0A"
 """The state of a listening socket in /proc/net/tcp."""
@@ -12,9 +15,16 @@ SEARCH_LIMIT_S = 0.5
 """Seconds for the search: the daemon does nothing else meanwhile."""
 
 
-def port_owner(port: int, proc: Path = Path("/proc")) -> str:
+class Listener(NamedTuple):
+    """A listening socket: the id of its user, and its inode."""
+
+    user: int
+    inode: str
+
+
+def port_owner(port: int, proc: Path = PROC) -> str:
     """`process 123 (nginx)`; empty for a port without a listener and for a process that this user may not look at."""
-    sockets = {f"socket:[{inode}]" for inode in _listening(port, proc)}
+    sockets = {f"socket:[{one.inode}]" for one in listeners(port, proc)}
     end = time.monotonic() + SEARCH_LIMIT_S
     for folder in proc.iterdir() if sockets else ():
         if time.monotonic() > end:
@@ -24,14 +34,14 @@ def port_owner(port: int, proc: Path = Path("/proc")) -> str:
     return ""
 
 
-def _listening(port: int, proc: Path) -> Iterator[str]:
-    """Inodes of the sockets that listen on the port, at any address."""
+def listeners(port: int, proc: Path = PROC) -> Iterator[Listener]:
+    """The sockets that listen on a TCP port, at any address; none where the system does not say."""
     for table in ("net/tcp", "net/tcp6"):
         with contextlib.suppress(OSError):
             for line in (proc / table).read_text().splitlines()[1:]:
                 fields = line.split()
                 if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                    yield fields[9]
+                    yield Listener(int(fields[7]), fields[9])
 
 
 def _descriptors(folder: Path) -> Iterator[str]:

@@ -14,6 +14,7 @@ import pytest
 
 from dynamod.daemon import cluster
 from dynamod.daemon.lock import NodeLock
+from dynamod.daemon.port_owner import listeners
 from dynamod.message.errors import UserError
 from dynamod.observe.logstore import LogStore
 from dynamod.runtime.owned import check_socket, open_own, own_folder
@@ -128,7 +129,7 @@ def test_brokers_of_another_user_are_not_joined(owner: int, monkeypatch: pytest.
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        assert cluster.listeners(port) == {owner}
+        assert {one.user for one in listeners(port)} == {owner}
         for name in ("NATS_PORT", "ETCD_PORT"):
             monkeypatch.setattr(cluster, name, port)
         for name in ("nats_answers", "etcd_answers"):
