@@ -2,9 +2,9 @@
 
 import sys
 
-from .client import ChangeRefused
+from dynamod.message.control import LAST_WORKER
 
-LAST_WORKER = "last_worker"
+from .client import ChangeRefused
 
 
 def agreed(refused: ChangeRefused) -> bool:

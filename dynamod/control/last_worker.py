@@ -17,9 +17,6 @@ from dynamod.message.pools import ParkedModel
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
 
-CODE = "last_worker"
-"""The code of the refusal in the control API."""
-
 
 class LastWorker(UserError):
     """The change leaves models without a worker that answers, and `force` is not set."""

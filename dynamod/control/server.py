@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from dynamod import __version__
+from dynamod.message.control import LAST_WORKER
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.metrics import CONTENT_TYPE
 
 from .commands import CHANGING, READING, Commands, UnknownName
-from .last_worker import CODE, LastWorker
+from .last_worker import LastWorker
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
@@ -143,7 +144,7 @@ async def _errors(request: web.Request, handler: Any) -> web.StreamResponse:
     try:
         response: web.StreamResponse = await handler(request)
     except LastWorker as error:
-        return _error(409, str(error), error.hint, CODE)
+        return _error(409, str(error), error.hint, LAST_WORKER)
     except UnknownName as error:
         return _error(404, str(error), error.hint)
     except UserError as error:

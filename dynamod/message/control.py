@@ -1,7 +1,10 @@
-"""How long commands that end processes may take."""
+"""What commands and the daemon agree on: how long commands that end processes may take, and codes of refusals."""
 
 FINISH = 600.0
 """Seconds that open streams get to finish when their process is to end; then they move elsewhere, or are cut."""
+
+LAST_WORKER = "last_worker"
+"""Code of the refusal of a change that takes a model's last worker away; `force` does it nevertheless."""
 
 
 def patience(finish: float | None) -> float:
