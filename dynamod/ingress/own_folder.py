@@ -30,9 +30,10 @@ def own_folder(folder: str, setting: str, *below: str) -> Path:
 
 
 def check_format(root: Path, setting: str, number: int) -> None:
-    """Note which format the files of a folder have; files without a note count as format 1.
+    """Note in a folder without a note which format its files have: 1, the only one before there were notes.
 
-    Raises UserError when a newer release has written them.
+    `number`: the newest that this release reads. Who raises it migrates older files, and notes it after that. Raises
+    UserError when a newer release has written the files.
     """
     file = root / FORMAT_FILE
     try:
@@ -43,17 +44,17 @@ def check_format(root: Path, setting: str, number: int) -> None:
     except OSError as error:
         raise UserError(f"{setting}: {file}: {error.strerror}", "choose another folder") from None
     refuse_newer(file, setting, found, number)
-    if found != number or not file.exists():
+    if not file.exists():
         try:
             fresh = file.with_name(f"{FORMAT_FILE}.{os.getpid()}")  # another frontend may start at the same time
             fresh.touch(mode=0o600)
-            fresh.write_text(f"{number}\n", encoding="ascii")
+            fresh.write_text(f"{found}\n", encoding="ascii")
             fresh.replace(file)
         except OSError as error:
             with contextlib.suppress(OSError):
                 fresh.unlink()
-            if error.errno == errno.ENOSPC and found == number:
-                return  # files without a note have this format; a full disk keeps no frontend from its start
+            if error.errno == errno.ENOSPC:
+                return  # files without a note have this format anyway; a full disk keeps no frontend from its start
             raise UserError(f"{setting}: {file}: {error.strerror}", "choose another folder") from None
 
 

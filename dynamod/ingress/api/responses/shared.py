@@ -61,7 +61,7 @@ class SharedResponses:
                 refuse_newer(self._path, "responses_dir", found, FORMAT)
                 database.execute("PRAGMA journal_mode = WAL")
                 database.executescript(_TABLES)
-                if found != FORMAT:  # releases before 0.2.0 write none, and have these tables
+                if not found:  # the tables are new, or of a release before 0.2.0, which has these and writes no number
                     database.execute(f"PRAGMA user_version = {FORMAT}")
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"responses_dir: {self._path}: {error}", "choose another folder") from None
