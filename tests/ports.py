@@ -50,3 +50,13 @@ def _reserve(number: int) -> bool:
 def listener() -> socket.socket:
     """Listens on a port of this machine that the kernel has chosen."""
     return socket.create_server(("127.0.0.1", 0))
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has the loopback address ::1."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True

@@ -8,9 +8,9 @@ from .process import Activity, ProcessFacts
 class Row(Activity, frozen=True):
     """One component of one process, as `ps` shows it. Times in seconds.
 
-    `session`: the command that it ends with. `detail`: what it does while it starts, or changes its role. `role`: of a
-    worker, its disaggregation mode, or that which it is about to have; empty until it is known. `models`: those that
-    can be asked at this ingress process, or through this worker (daemon.served). The activity is that of its process.
+    `session`: the command that it ends with. `detail`: what it does while it starts, or changes its role. `role`: the
+    disaggregation mode of a worker, the next one while the role changes; empty until it is known. `models`: models that
+    clients can ask for at this ingress process, or through this worker (daemon.served). The activity is its process's.
     """
 
     graph: str

@@ -1,8 +1,8 @@
 """Which models can be asked at this ingress now: one answer for `/v1/models`, `/health` and the commands of the daemon.
 
 A model can be asked when its card is loaded here and a request would be placed: a ready instance serves it, or a worker
-is started when a request asks. While the card of changed workers is loaded in place of another one, requests wait for
-that, so the model can be asked.
+is started when a request asks. When the workers of a model come back with a changed card, the ingress loads that card;
+requests wait for it, so the model counts as one that can be asked.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,10 +1,10 @@
-"""Instances that a request does not go to any more, and those that it may try again for want of others."""
+"""Instances that a request avoids, and which of them it may try again when no other instance is left."""
 
 from collections.abc import Callable, Collection
 
 
 class Tried:
-    """`ids`: the set that a waiting message to the dispatcher has too; it is changed and never replaced."""
+    """`ids`: the avoided instances. A message that waits at the dispatcher holds this set, so it changes in place."""
 
     def __init__(self) -> None:
         self.ids: set[int] = set()

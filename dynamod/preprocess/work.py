@@ -13,8 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`fuel`: of minijinja, one per instruction, and more for those that copy much. `size`: bytes that filters of ours
-    make. `seconds`: of the processor, looked at whenever such a filter runs.
+    """The most work of one rendering.
+
+    `fuel`: units of minijinja; an instruction costs one, copying instructions more. `size`: bytes that the filters of
+    this package produce. `seconds`: processor time, checked when such a filter runs.
     """
 
     fuel: int

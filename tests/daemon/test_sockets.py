@@ -9,17 +9,7 @@ import pytest
 from dynamod.daemon import sockets as module
 from dynamod.daemon.sockets import LOOPBACK, Sockets, close_all, hosts_of, listen, url_of
 from dynamod.message.errors import UserError
-from tests.ports import free_port
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
-            sock.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
+from tests.ports import free_port, has_ipv6
 
 BOTH = {"127.0.0.1", "::1"} if has_ipv6() else {"127.0.0.1"}
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 loopback")

@@ -7,21 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.ports import free_port
+from tests.ports import free_port, has_ipv6
 
 from .together import together
 
 ALL_LOOPBACKS = ("localhost", "127.0.0.1", "::1")
 WARNING = "other machines may use the models"
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
-            sock.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
 
 
 def outside() -> str:

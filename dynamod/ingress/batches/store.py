@@ -105,7 +105,7 @@ class Store:
         return self._index.files(owner)
 
     def prepare(self) -> None:
-        """Remove what earlier processes have left, and read what is there. It belongs in a thread."""
+        """Remove the remains of earlier processes, then fill the index of files. Takes long: call it in a thread."""
         self.sweep()
         self._index.refresh()
 

@@ -382,6 +382,20 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Fill],
 
 
 @pytest.fixture(scope="module")
+def lasting(request: pytest.FixtureRequest, lived: Callable[[Fill], SimpleNamespace]) -> SimpleNamespace:
+    """The house that the module's `fill` makes, for all its tests of refusals."""
+    return lived(request.module.fill)
+
+
+@pytest.fixture
+async def refusing(lasting: SimpleNamespace) -> AsyncIterator[openai.AsyncOpenAI]:
+    """OpenAI's client there."""
+    url = f"http://127.0.0.1:{lasting.port}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="unused", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     """The house for clients that block: models `sample` (tokens), `text`."""
 

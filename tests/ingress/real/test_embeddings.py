@@ -69,12 +69,6 @@ async def fill(house):
     await house.worker(Quick)
 
 
-@pytest.fixture(scope="module")
-def lasting(lived):
-    """The house of `client`, for all tests of this module that are refused."""
-    return lived(fill)
-
-
 @pytest.fixture
 async def refusing(lasting):
     async with Client(base_url=f"http://127.0.0.1:{lasting.port}/v1", api_key="x", max_retries=0) as made:

@@ -49,19 +49,6 @@ async def client(house: Any, serve: Any, until: Any) -> AsyncIterator[openai.Asy
         yield made
 
 
-@pytest.fixture(scope="module")
-def lasting(lived: Any) -> Any:
-    """The house of `client`, for all tests of this module that are refused."""
-    return lived(fill)
-
-
-@pytest.fixture
-async def refusing(lasting: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    url = f"http://127.0.0.1:{lasting.port}/v1"
-    async with openai.AsyncOpenAI(base_url=url, api_key="unused", max_retries=0) as made:
-        yield made
-
-
 def asked(**fields: Any) -> dict[str, Any]:
     return {"model": "sample", "messages": [{"role": "user", "content": "Do it."}], "tools": TOOLS, **fields}
 

@@ -53,19 +53,6 @@ async def client(house: Any, serve: Any, until: Any) -> AsyncIterator[openai.Asy
         yield made
 
 
-@pytest.fixture(scope="module")
-def lasting(lived: Any) -> Any:
-    """The house of `client`, for all tests of this module that are refused."""
-    return lived(fill)
-
-
-@pytest.fixture
-async def refusing(lasting: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    url = f"http://127.0.0.1:{lasting.port}/v1"
-    async with openai.AsyncOpenAI(base_url=url, api_key="unused", max_retries=0) as made:
-        yield made
-
-
 def said(text: str = "An order, please.", **fields: Any) -> dict[str, Any]:
     return {"model": "sample", "messages": [{"role": "user", "content": text}], **fields}
 
