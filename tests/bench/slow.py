@@ -79,9 +79,11 @@ def demo(runs: int, loops: int) -> bool:
     good = True
     for run in range(runs):
         with tempfile.TemporaryDirectory() as folder, running([LOOP] * loops):
+            template = Path(folder, "template.json")
+            template.write_text('{"max_completion_tokens": 32}')
             began = time.monotonic()
             done = subprocess.run(
-                command("dynamo_run", "out=mistralrs", "smollm2", "--max-tokens", "32"),
+                command("dynamo_run", "out=mistralrs", "smollm2", "--request-template", str(template)),
                 input="What is the capital of France?\n",
                 capture_output=True,
                 text=True,
