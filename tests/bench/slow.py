@@ -34,6 +34,8 @@ LIMIT_S = 1800.0
 """Seconds for one answer."""
 START_S = 600.0
 """Seconds until a server serves its model."""
+AGAIN = ("it gets no requests", "restart in", "is killed")
+"""What the log says of a worker that counts as stuck, or is started again."""
 LOOP = [sys.executable, "-c", "while True: pass"]
 SPIN = """
 int main(void) {
@@ -92,7 +94,7 @@ def demo(runs: int, loops: int) -> bool:
                 check=False,
             )
             seconds = time.monotonic() - began
-        again = [line for line in done.stderr.splitlines() if "stuck" in line or "ended" in line or "again" in line]
+        again = [line for line in done.stderr.splitlines() if any(words in line for words in AGAIN)]
         fine = done.returncode == 0 and bool(done.stdout.strip()) and not again
         good = good and fine
         print(f"run {run}: {'answered' if fine else 'FAILED'} in {seconds:.1f} s: {done.stdout.strip()[:70]!r}")
