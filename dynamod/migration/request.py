@@ -131,7 +131,7 @@ class InFlightRequest:
 
     async def _place(self) -> Placement:
         about = {"again": self._sent, "alone": self._trial.suspect}
-        placement = await self._acquire(self._tried.ids, **about, received=self._received)
+        placement = await self._tried.placed(self._acquire, **about, received=self._received)
         self._trial.placed(placement)
         return placement
 
@@ -273,7 +273,7 @@ class InFlightRequest:
             return
         if broken.link:
             self._tried.link_lost(self._placement.instance.instance_id, self._neighbours(self._placement.instance))
-            self.reconsider()
+        self.reconsider()
         unsent = broken.link and not self.accepted and not self._received  # as far as is known
         verdict = self._verdict(broken.why, retry=broken.retry or unsent)
         if self._received and self._too_long():

@@ -1,6 +1,16 @@
 """Instances that a request avoids, and which of them it may try again when no other instance is left."""
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Collection
+
+from dynamod.message.errors import RequestError
+from dynamod.router.placement import Placement
+
+from .base import AcquirePlace
+
+DOUBT_WAIT_S = 0.5
+"""Seconds for which a request waits for an instance of another node, before neighbours of a lost one are asked too."""
 
 
 class Tried:
@@ -27,10 +37,25 @@ class Tried:
         self._doubted |= doubted
         self.ids |= doubted
 
+    async def placed(self, acquire: AcquirePlace, *, again: bool, alone: bool, received: int) -> Placement:
+        """A place at an instance that is not avoided. Arguments and errors are those of `acquire`.
+
+        Other nodes come first. A busy one must not keep the request from a neighbour, whose node may be there.
+        """
+        if self._doubted:
+            with contextlib.suppress(TimeoutError, RequestError):
+                async with asyncio.timeout(DOUBT_WAIT_S):
+                    return await acquire(self.ids, again=again, alone=alone, received=received)
+            self._trust()
+        return await acquire(self.ids, again=again, alone=alone, received=received)
+
+    def _trust(self) -> None:
+        self.ids -= self._doubted
+        self._doubted.clear()
+
     def reconsider(self, available: Callable[[], bool]) -> None:
         """Without another instance neighbours may be tried, and then those to which only the link has failed."""
         if self._doubted and not available():
-            self.ids -= self._doubted
-            self._doubted.clear()
+            self._trust()
         if self._unreached and not available():
             self.ids -= self._unreached

@@ -1,10 +1,14 @@
 """Where a request goes when the link to its instance has failed."""
 
+import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
+import pytest
 
 from dynamod.actor.testing import virtual
+from dynamod.message.errors import Overloaded
 from dynamod.migration.tried import Tried
 
 
@@ -44,3 +48,33 @@ def test_those_that_are_there_again() -> None:
     assert ids == {2, 3}, "only the link to the first has failed; the others have failed the request"
     tried.forget(3)
     assert ids is tried.ids == {2}
+
+
+@virtual
+async def test_a_busy_node_keeps_no_request_from_a_neighbour() -> None:
+    tried, asked = Tried(), list[set[int]]()
+
+    async def acquire(exclude: Collection[int], **_about: Any) -> Any:
+        asked.append({*exclude})
+        if 2 in exclude:  # the neighbour is avoided, and the other node is busy
+            await asyncio.sleep(3600)
+        return "a place"
+
+    tried.add(1)
+    tried.link_lost(1, [2])
+    assert await tried.placed(acquire, again=True, alone=False, received=0) == "a place"
+    assert asked == [{1, 2}, {1}]
+
+
+@virtual
+async def test_a_refusal_of_the_other_nodes_is_none_by_a_neighbour() -> None:
+    tried, asked = Tried(), list[set[int]]()
+
+    async def acquire(exclude: Collection[int], **_about: Any) -> Any:
+        asked.append({*exclude})
+        raise Overloaded("all are busy")
+
+    tried.link_lost(1, [2])
+    with pytest.raises(Overloaded):
+        await tried.placed(acquire, again=True, alone=False, received=0)
+    assert asked == [{2}, set()]

@@ -29,7 +29,27 @@ def test_seeds_hold(first: int) -> None:
         assert sum(outcome.ends.values()) == Shape().requests
 
 
-@pytest.mark.parametrize("seed", [5, 22, 1631, 7034, 7228, 880049, 2600524, 2600648, 2602258, 2602749, 2602767])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        5,
+        22,
+        1631,
+        7034,
+        7228,
+        880049,
+        2600524,
+        2600648,
+        2602258,
+        2602749,
+        2602767,
+        2600418,
+        2601310,
+        2601316,
+        2601776,
+        2602622,
+    ],
+)
 def test_seeds_that_found_something_hold(seed: int) -> None:
     outcome = simulate(seed)
     assert not outcome.violations, "\n".join(outcome.lines[-80:])
