@@ -32,7 +32,7 @@ from ..ports import free_port
 from .asking import Begun, Streaming, chat_body, request_of
 from .forks import ENTRIES
 from .nodes import Servers
-from .processes import Pid, named_in_environment, tree
+from .processes import Pid, described, named_in_environment, tree
 from .together import play
 from .warm import warm
 
@@ -169,7 +169,12 @@ class Command:
     def end(self, number: int = signal.SIGINT, bound: float = 5.0) -> Result:
         """End it in good order, within the promised bound, with everything below it."""
         started = self.send(number)
-        self._popen.wait(bound + 1)
+        try:
+            self._popen.wait(bound + 1)
+        except subprocess.TimeoutExpired:
+            lived = "\n".join(described(pid.pid) for pid in self.tree())
+            message = f"{self._popen.args} did not end within {bound + 1:g} s; these live:\n{lived}"
+            raise AssertionError(message) from None
         self.gone(bound - (time.monotonic() - started))
         return Result(self._popen.returncode, self.out, self.err)
 

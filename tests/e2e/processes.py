@@ -45,6 +45,23 @@ def tree(pid: int) -> set[Pid]:
     return found
 
 
+def described(pid: int) -> str:
+    """What a process is, and where its threads are in the kernel: D stands for a wait on a disk."""
+    fields = _stat(pid)
+    places = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            places.append(f"{state} {(task / 'wchan').read_text()}")
+        except OSError:
+            continue
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(bytes(1), b" ").decode()[:120]
+    except OSError:
+        words = ""
+    return f"{pid} {fields[0] if fields else 'gone'} {words} [{', '.join(sorted(places))}]"
+
+
 def named_in_environment(text: str) -> list[str]:
     """Processes whose environment has this text, with their commands."""
     found = []

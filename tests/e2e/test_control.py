@@ -255,26 +255,29 @@ def test_changes_at_the_same_time_wait_for_each_other(served: Any) -> None:
     served.until(lambda: served.serves(served.url))
 
 
-def test_replicas_that_drain_together_go_one_by_one(served: Any) -> None:
-    assert served.raw("POST", "/v1/scale/Worker", {"replicas": 3})[0] == 200
-    served.until(lambda: [row["state"] for row in served.ps("Worker")] == ["Ready"] * 3)
-    served.command.tree()
-    served.until(lambda: served.serves(served.url))
-    streams = [served.stream(served.url, "word " * 800) for _ in range(3)]
-    asking = threading.Thread(target=served.raw, args=("POST", "/v1/scale/Worker", {"replicas": 1, "timeout": 20}))
+def test_replicas_that_drain_together_go_one_by_one(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="25")  # slow: all streams are open when a busy machine comes to look
+    url = command.ready()
+    assert machine.raw("POST", "/v1/scale/Worker", {"replicas": 3})[0] == 200
+    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready"] * 3)
+    command.tree()
+    machine.until(lambda: machine.serves(url))
+    streams = [machine.stream(url, "word " * 800) for _ in range(3)]
+    asking = threading.Thread(target=machine.raw, args=("POST", "/v1/scale/Worker", {"replicas": 1, "timeout": 30}))
     asking.start()
-    served.until(lambda: [row["state"] for row in served.ps("Worker")].count("Draining") == 2)
+    assert [stream.status for stream in streams] == [200] * 3
+    machine.until(lambda: [row["state"] for row in machine.ps("Worker")].count("Draining") == 2)
     seen: list[list[str]] = []
     for stream in streams:
         stream.close()
         until, looks = time.monotonic() + 0.6, len(seen) + 30  # on a busy machine both looks and ends take longer
         while time.monotonic() < until or len(seen) < looks:
-            seen.append([row["state"] for row in served.ps("Worker")])
+            seen.append([row["state"] for row in machine.ps("Worker")])
     asking.join(30)
     assert ["Ready", "Draining"] in seen, "one has gone before the other"
     assert seen[-1] == ["Ready"]
     assert "Stopped" not in {state for states in seen for state in states}
-    served.command.tree()
+    command.tree()
 
 
 def test_what_is_asked_wrongly(served: Any) -> None:

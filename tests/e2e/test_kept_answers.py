@@ -24,13 +24,14 @@ def test_a_response_is_there_after_a_kill_right_after_its_end(machine: Any) -> N
     config.write_text(CONFIG.format(folder=machine.folder / "kept"))
     command = machine.start("dynamo", "serve", "-f", config)
     client = openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="unused", max_retries=0, timeout=10)
-    names = []
+    names: list[str] = []
+    killed: list[int] = []
 
     def asked(stream: bool) -> tuple[str, int] | None:
         """The id of an answer, and the process that gave it; None: there is no frontend yet."""
         try:
             pid = machine.row("Frontend")["pid"]
-            if not pid:  # it is being started again
+            if not pid or pid in killed:  # it is being started again
                 return None
             if not stream:
                 return client.responses.create(model="sample", input="x", max_output_tokens=4).id, pid
@@ -45,6 +46,7 @@ def test_a_response_is_there_after_a_kill_right_after_its_end(machine: Any) -> N
     for number in range(KILLS):
         name, pid = machine.until(lambda number=number: asked(stream=bool(number % 2)), seconds=60)
         os.kill(pid, signal.SIGKILL)
+        killed.append(pid)
         names.append(name)
 
     def there(name: str) -> bool:
