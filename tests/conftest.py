@@ -24,7 +24,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return max(2, (os.cpu_count() or 1) * 3 // 2) if config.option.numprocesses == "auto" else None
 
 
-LONG = ("e2e", "sim", "ingress")
+LONG = ("e2e", "ingress")
 """Folders whose files take longest. They begin first, so that no process waits for one long file at the end."""
 
 

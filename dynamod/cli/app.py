@@ -250,7 +250,7 @@ app.command(epilog=examples("dynamo pull Qwen/Qwen3-0.6B", "dynamo pull bartowsk
     models.pull
 )
 app.command(epilog=examples("dynamo models", "dynamo models --output json"))(models.models)
-app.command(epilog=examples("dynamo sim --seeds 1000", "dynamo sim --seed 7 --events", "dynamo sim --scale"))(sim.sim)
+app.command(context_settings={**OPEN, "help_option_names": []}, add_help_option=False)(sim.sim)
 
 
 @app.command("run", context_settings={**OPEN, "help_option_names": []}, add_help_option=False)

@@ -121,7 +121,7 @@ TERMS: dict[str, Term] = {
     # Blocks that it would load from its tiers, each as the time that takes by the time to compute it.
     FETCH: Term("fetch", 1.0, 1.0, needs="fetched"),
 }
-"""The default weights come from replays of recorded and made traces (tests/bench/README.md)."""
+"""The default weights come from replays of recorded and made traces (tools/bench/README.md)."""
 
 Weights = msgspec.defstruct(
     "Weights", [(name, float, term.weight) for name, term in TERMS.items()], frozen=True, forbid_unknown_fields=True

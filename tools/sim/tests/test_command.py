@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from dynamod.cli.sim import sim
+from dynamod.cli import sim
+from dynamod.cli.app import run
 from dynamod.message.errors import UserError
 from dynamod.router.placement import Placement
 
@@ -16,11 +17,8 @@ SMALL = ["--nodes", "2", "--workers", "3", "--ingresses", "1", "--requests", "8"
 
 
 def call(argv: Sequence[str]) -> int:
-    """The command alone; `cli.app` gives it its name."""
-    app = typer.Typer()
-    app.command("sim")(sim)
-    code = app(args=list(argv), standalone_mode=False)
-    return code if isinstance(code, int) else 0
+    """The command as a user types it."""
+    return run(["sim", *argv])
 
 
 def test_seeds_that_hold(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,3 +87,10 @@ def test_scale(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["size"] == {"nodes": 2, "workers": 3, "ingresses": 1, "requests": 8}
     assert call(["--scale", *SMALL]) == 0
     assert "first_limit" in capsys.readouterr().out
+
+
+def test_an_installed_package_has_no_simulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sim, "ROOT", tmp_path)
+    with pytest.raises(UserError, match="not part of the installed package") as caught:
+        call(["--seeds", "3"])
+    assert "git clone" in caught.value.hint

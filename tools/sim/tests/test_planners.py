@@ -12,9 +12,9 @@ from dynamod.planner.roles import Side, Switch
 from dynamod.runtime.components import pool_orders
 from dynamod.runtime.components.planner_nodes import PlannerNodes
 from dynamod.runtime.components.pool_orders import PoolOrders
-from dynamod.sim.run import simulate
-from dynamod.sim.scaling import draw_scaling
-from dynamod.sim.shape import Shape, faults_of
+from tools.sim.run import simulate
+from tools.sim.scaling import draw_scaling
+from tools.sim.shape import Shape, faults_of
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from dynamod.message.errors import UserError
-from dynamod.sim.run import simulate
-from dynamod.sim.scale import measure
-from dynamod.sim.shape import FAULTS, Shape, check_shape, faults_of
-from dynamod.sim.transfer import SimulatedTransfer
 from dynamod.transfer.sessions import Sessions
 from dynamod.worker.handoff import HandoffEndpoint
+from tools.sim.run import simulate
+from tools.sim.scale import measure
+from tools.sim.shape import FAULTS, Shape, check_shape, faults_of
+from tools.sim.transfer import SimulatedTransfer
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = "from dynamod.sim.run import simulate\nfor seed in (4, 12, 99):\n    print(simulate(seed).digest)"
+ROOT = Path(__file__).parents[3]
+SCRIPT = "from tools.sim.run import simulate\nfor seed in (4, 12, 99):\n    print(simulate(seed).digest)"
 
 
 @pytest.mark.parametrize("first", [0, 10, 20])

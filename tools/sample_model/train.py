@@ -1,6 +1,6 @@
 """Make the sample model from nothing: tokenizer, data, training, evaluation, files.
 
-Run as `python -m tests.sample_model.train` from the root of the repository (dynamod/sample/README.md says what it
+Run as `python -m tools.sample_model.train` from the root of the repository (dynamod/sample/README.md says what it
 needs).
 """
 # pyright: basic, reportMissingImports=false
@@ -249,7 +249,7 @@ def evaluate(model: Llama, tokenizer: Tokenizer, seed: int) -> bool:
 def main() -> int:
     """The command line."""
     shipped = sample.path("sample").parent
-    parser = argparse.ArgumentParser(prog="python -m tests.sample_model.train", description="Make the sample model.")
+    parser = argparse.ArgumentParser(prog="python -m tools.sample_model.train", description="Make the sample model.")
     parser.add_argument("--steps", type=int, default=8000, help="training steps (default %(default)s)")
     parser.add_argument(
         "--out", type=Path, default=shipped, help="where hf/ and sample.gguf go (default: dynamod/sample)"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dynamod.ondemand.core import OnDemand
-from dynamod.sim.ondemand import draw_on_demand
-from dynamod.sim.run import simulate
-from dynamod.sim.shape import Shape, faults_of
+from tools.sim.ondemand import draw_on_demand
+from tools.sim.run import simulate
+from tools.sim.shape import Shape, faults_of
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

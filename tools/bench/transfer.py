@@ -1,6 +1,6 @@
 """GB/s of block transfer between two processes, by backend and block size.
 
-python -m tests.bench.transfer [--seconds 1.0]
+python -m tools.bench.transfer [--seconds 1.0]
 """
 
 import argparse

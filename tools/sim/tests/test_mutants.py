@@ -33,14 +33,14 @@ from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Router
 from dynamod.router.state import WorkerState
 from dynamod.runtime.liveness import Verdict
-from dynamod.sim.run import simulate
-from dynamod.sim.shape import Shape, faults_of
 from dynamod.transfer.sessions import Ending, Session, Sessions
 from dynamod.transport.base import Reply
 from dynamod.transport.inbox import Inbox
 from dynamod.transport.nats import wire as nats_wire
 from dynamod.worker.handoff import HandoffEndpoint
 from dynamod.worker.own_transfer import OwnTransferEndpoint
+from tools.sim.run import simulate
+from tools.sim.shape import Shape, faults_of
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

@@ -114,5 +114,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, __file__.rsplit("/tests/", 1)[0])
+    sys.path.insert(0, __file__.rsplit("/tools/", 1)[0])
     main()
