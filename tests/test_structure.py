@@ -13,6 +13,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
+from dynamod.extension.installed import installed
 from dynamod.graph.load import load_graph
 from dynamod.graph.schema import schema
 
@@ -26,6 +27,7 @@ PACKAGES: dict[str, set[str]] = {
     "message": set(),
     "sample": set(),
     "observe": {"message"},
+    "extension": {"message"},
     "transport": EVERYBODY,
     "graph": EVERYBODY,
     "kvcache": EVERYBODY,
@@ -39,7 +41,8 @@ PACKAGES: dict[str, set[str]] = {
     "planner": EVERYBODY | {"router", "discovery", "kvcache"},
     "migration": EVERYBODY | {"router", "discovery", "transport"},
     "ingress": EVERYBODY
-    | {"http", "parsers", "structured", "preprocess", "router", "migration", "discovery", "kvcache", "transport"},
+    | {"http", "parsers", "structured", "preprocess", "router", "migration", "discovery", "kvcache", "transport"}
+    | {"extension"},
     "ondemand": EVERYBODY | {"ingress", "graph", "http", "discovery"},
     "engine": EVERYBODY | {"parsers", "preprocess", "structured", "kvcache", "transport"},
     "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transfer", "transport"},
@@ -51,10 +54,10 @@ PACKAGES |= {
     "sdk": BELOW | {"runtime"},
     "daemon": EVERYBODY | {"graph", "runtime", "discovery", "transport"},
     "control": EVERYBODY | {"graph", "runtime", "discovery", "transport", "daemon"},
-    "replay": EVERYBODY | {"engine", "router", "kvcache", "discovery", "planner"},
 }
-PACKAGES["cli"] = BELOW | {"runtime", "sdk", "daemon", "control", "replay"}
-PACKAGES["compat"] = PACKAGES["cli"] | {"cli"}
+PACKAGES["cli"] = BELOW | {"runtime", "sdk", "daemon", "control"}
+PACKAGES["features"] = PACKAGES["compat"] = PACKAGES["cli"] | {"cli"}
+FEATURES = sorted(path.parent.name for path in (PACKAGE / "features").glob("*/__init__.py"))
 
 LAUNCH = {"attach", "components", "liveness", "owned", "paths", "plan", "release", "snapshot", "statistics"}
 """Modules of `runtime` that `daemon` and `control` may import: what is said to a process, not what runs in one."""
@@ -136,6 +139,29 @@ def test_packages_import_what_they_may(package: str) -> None:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
             if package in ("daemon", "control") and other == "runtime" and module.partition(".")[0] not in LAUNCH:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features_import_what_they_require(feature: str) -> None:
+    """And nobody imports a feature but itself, and those that require it."""
+    wrong = []
+    for path in sources(PACKAGE):
+        parts = path.relative_to(PACKAGE).parts
+        owner = parts[1] if parts[0] == "features" and len(parts) > 2 else ""
+        if owner == feature or (owner and feature in installed()[owner].requires):
+            continue
+        wrong += [
+            f"{path.relative_to(ROOT)}:{line} imports {name}"
+            for line, name in imported(path)
+            if f"{name}.".startswith(f"dynamod.features.{feature}.")
+        ]
+        wrong += [
+            f"{path.relative_to(ROOT)}:{node.lineno} names {node.value!r}"
+            for node in ast.walk(parsed(path))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if re.search(rf"\bfeatures[./]{feature}\b", node.value)
+        ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -251,7 +277,8 @@ def test_files_are_short() -> None:
 
 
 def test_folders_say_what_they_are() -> None:
-    folders = [*packages(), *(ROOT / name for name in DOCUMENTED)]
+    features = [PACKAGE / "features" / name for name in FEATURES]
+    folders = [*packages(), *features, *(ROOT / name for name in DOCUMENTED)]
     missing = [str(folder.relative_to(ROOT)) for folder in folders if not (folder / "README.md").is_file()]
     assert not missing, f"no README.md in {missing}"
     for folder in [ROOT, *folders]:
@@ -263,7 +290,7 @@ def test_the_map_shows_the_import_rules() -> None:
     for row in re.findall(r"^\| `(\w+)/` \|.*\|([^|]*)\|$", (PACKAGE / "README.md").read_text(), re.MULTILINE):
         shown[row[0]] = set(re.findall(r"`(\w+)`", row[1]))
     for package, allowed in PACKAGES.items():
-        if package in ("runtime", "sdk", "cli", "compat"):
+        if package in ("runtime", "sdk", "cli", "compat", "features"):
             assert package in shown  # "all above" in words
         else:
             more = allowed if package == "observe" else allowed - EVERYBODY
@@ -277,7 +304,10 @@ def test_the_map_names_files_that_exist() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("package", [package.name for package in packages()])
+@pytest.mark.parametrize(
+    "package",
+    [package.name for package in packages() if package.name != "features"] + [f"features/{name}" for name in FEATURES],
+)
 def test_the_readme_of_a_package_names_its_modules(package: str) -> None:
     """All of them, with or without `.py`, and no file in the first column of a table that is not there."""
     text = (PACKAGE / package / "README.md").read_text()

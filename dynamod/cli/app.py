@@ -12,7 +12,7 @@ from dynamod import __version__
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
-from . import bench, complete, doctor, infra, models, planner, reload, serve, sim
+from . import complete, doctor, features, infra, models, planner, reload, serve, sim
 from .options import OPEN, Component, Finish, Force, Form, Output, Role, Socket, Timeout, examples, overrides
 
 app = typer.Typer(
@@ -36,13 +36,13 @@ config_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(config_app, name="config")
-app.add_typer(bench.app, name="bench")
 app.add_typer(infra.app, name="infra")
 app.add_typer(planner.app, name="planner")
 
 
 def run(argv: Sequence[str]) -> int:
     """Run `dynamo` with these arguments; returns the exit code. Raises UserError for a wrong word or flag."""
+    features.add_commands(app)
     try:
         code = app(args=list(argv), prog_name="dynamo", standalone_mode=False)
     except SystemExit as end:
@@ -250,6 +250,9 @@ app.command(epilog=examples("dynamo pull Qwen/Qwen3-0.6B", "dynamo pull bartowsk
     models.pull
 )
 app.command(epilog=examples("dynamo models", "dynamo models --output json"))(models.models)
+app.command(epilog=examples("dynamo features", "DYNAMOD_FEATURES=-anthropic dynamo serve -f configs/agg.yaml"))(
+    features.features
+)
 app.command(context_settings={**OPEN, "help_option_names": []}, add_help_option=False)(sim.sim)
 
 

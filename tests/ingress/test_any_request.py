@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dynamod
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.openapi import document
-from dynamod.ingress.api.table import ENDPOINTS
+from dynamod.ingress.api.table import endpoints
 
 GOOD = {"model": "org/model", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "n": 2, "tokens": [1]}
 VALUES = st.recursive(
@@ -67,7 +67,7 @@ def test_no_body_causes_a_500(threaded, path, body) -> None:
         assert set(error) == ({"message", "type"} if "messages" in path else {"message", "type", "param", "code"})
 
 
-schema = schemathesis.openapi.from_dict(document(ENDPOINTS, FrontendSettings()))
+schema = schemathesis.openapi.from_dict(document(endpoints(), FrontendSettings()))
 
 
 def written(value):
@@ -176,10 +176,10 @@ IMAGE = {"type": "image", "source": {}}
     ],
 )
 def test_usual_bodies_are_in_the_document(threaded, name, body) -> None:
-    made = document(ENDPOINTS, FrontendSettings())
+    made = document(endpoints(), FrontendSettings())
     jsonschema_rs.validate({"$ref": f"#/components/schemas/{name}", "components": made["components"]}, body)
     host, port, _ = threaded
-    path = next(one.path for one in ENDPOINTS if one.request is not None and one.request.__name__ == name)
+    path = next(one.path for one in endpoints() if one.request is not None and one.request.__name__ == name)
     connection = http.client.HTTPConnection(host, port, timeout=5)
     connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     assert connection.getresponse().status == 200
@@ -217,7 +217,7 @@ def test_usual_bodies_are_in_the_document(threaded, name, body) -> None:
     ],
 )
 def test_what_is_refused_is_not_in_the_document(name, body) -> None:
-    made = document(ENDPOINTS, FrontendSettings())
+    made = document(endpoints(), FrontendSettings())
     assert not jsonschema_rs.is_valid({"$ref": f"#/components/schemas/{name}", "components": made["components"]}, body)
 
 
@@ -227,7 +227,7 @@ def test_the_document_covers_every_route(threaded) -> None:
     connection.request("GET", "/openapi.json")
     served = json.loads(connection.getresponse().read())
     connection.close()
-    assert served == json.loads(json.dumps(document(ENDPOINTS, FrontendSettings())))
+    assert served == json.loads(json.dumps(document(endpoints(), FrontendSettings())))
     assert served["openapi"] == "3.1.0"
     assert served["info"]["version"] == dynamod.__version__
     assert set(served["paths"]) == {
@@ -246,7 +246,7 @@ def test_the_document_covers_every_route(threaded) -> None:
 
 
 def test_keys_and_the_overload_status_show_in_the_document() -> None:
-    made = document(ENDPOINTS, FrontendSettings(api_keys="x", overload_status=529))
+    made = document(endpoints(), FrontendSettings(api_keys="x", overload_status=529))
     assert made["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert made["components"]["securitySchemes"]["header"]["name"] == "x-api-key"
     assert made["paths"]["/v1/models"]["get"]["security"] == [{"key": []}, {"header": []}]

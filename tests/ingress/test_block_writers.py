@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dynamod.features.anthropic.stream import MessageStreamWriter
+from dynamod.features.anthropic.unary import MessageUnaryWriter
 from dynamod.http.metrics import Metrics
 from dynamod.http.settings import FrontendSettings
-from dynamod.ingress.api.anthropic.stream import MessageStreamWriter
-from dynamod.ingress.api.anthropic.unary import MessageUnaryWriter
 from dynamod.ingress.api.responses.values import begun
 from dynamod.ingress.api.responses.writer import ResponseStreamWriter, ResponseUnaryWriter
 from dynamod.message.responses import ResponsesRequest

@@ -220,9 +220,9 @@ def routing(table: Table, a: argparse.Namespace, python: str) -> None:
     """Replays of the trace, ours and the peer's own."""
     from dynamod.engine.mocker.arguments import SchedulerSettings
     from dynamod.engine.mocker.timing import TIMINGS
-    from dynamod.replay.report import numbers
-    from dynamod.replay.simulate import Replay
-    from dynamod.replay.trace import faster, read_trace
+    from dynamod.features.replay.report import numbers
+    from dynamod.features.replay.simulate import Replay
+    from dynamod.features.replay.trace import faster, read_trace
     from dynamod.router.router import RouterSettings
 
     arrivals = read_trace(Path(a.trace), 512)

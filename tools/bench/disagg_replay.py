@@ -16,10 +16,10 @@ from pathlib import Path
 
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import TIMINGS
-from dynamod.replay.pools import PoolReplay
-from dynamod.replay.report import percentile
-from dynamod.replay.simulate import Outcome, Replay
-from dynamod.replay.trace import Arrival, faster, read_trace
+from dynamod.features.replay.pools import PoolReplay
+from dynamod.features.replay.report import percentile
+from dynamod.features.replay.simulate import Outcome, Replay
+from dynamod.features.replay.trace import Arrival, faster, read_trace
 from dynamod.router.prefill import PrefillSettings
 from dynamod.router.settings import RouterSettings
 

@@ -5,8 +5,9 @@ planner.py [TRACE.jsonl] [--peer "PYTHON planner_peer.py"] [--startups 0 30 120 
            [--plot FILE]
 
 The trace is Mooncake's at speeds 1, 2 and 4, and two made days follow. A request is good when its first token comes
-within 2 s and the others within 50 ms on average. The peer, a program that speaks the lines of `dynamod.replay.peer`,
-plays with each of its targets; its best one is that with most good requests per worker hour.
+within 2 s and the others within 50 ms on average. The peer, a program that speaks the lines of
+`dynamod.features.replay.peer`, plays with each of its targets; its best one is that with most good requests per worker
+hour.
 """
 
 import argparse
@@ -16,10 +17,10 @@ from disagg_replay import BLOCK, KV, day
 
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import TIMINGS
+from dynamod.features.replay.picture import draw
+from dynamod.features.replay.planned import PEER_TARGETS, Game, Planned
+from dynamod.features.replay.trace import Arrival, faster, read_trace
 from dynamod.planner.settings import PlannerSettings
-from dynamod.replay.picture import draw
-from dynamod.replay.planned import PEER_TARGETS, Game, Planned
-from dynamod.replay.trace import Arrival, faster, read_trace
 
 COLUMNS = ("workload", "start-up", "ours: good per worker hour", "missed", "peer", "missed", "best fixed", "missed")
 

@@ -1,21 +1,22 @@
 """All endpoints of the API, one line each, and the server made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 
 from aiohttp import web
 
+from dynamod.extension.installed import disabled, enabled, installed
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
 from dynamod.http.metrics import Collect
-from dynamod.http.routes import Route
+from dynamod.http.routes import Handler, Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend
 from dynamod.ingress.batches.records import URLS
+from dynamod.message.errors import NotFound
 
 from .adapters import LoadAdapter, UnloadAdapter
-from .anthropic.messages import CountTokens, Messages
 from .batches import Batches, CancelBatch, CreateBatch, OneBatch
 from .chat import ChatCompletions
 from .completions import Completions
@@ -35,8 +36,6 @@ from .tokenize import Tokenize
 ENDPOINTS: tuple[Endpoint, ...] = (
     ChatCompletions(),
     Completions(),
-    Messages(),
-    CountTokens(),
     Responses(),
     InputTokens(),
     OneResponse(),
@@ -65,6 +64,34 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 
 
+def endpoints() -> Sequence[Endpoint]:
+    """The core's endpoints and those of features that are on. Raises UserError for a wrong DYNAMOD_FEATURES."""
+    return [*ENDPOINTS, *(one for feature in enabled() for one in feature.endpoints())]
+
+
+def _routes_off() -> Iterator[Route]:
+    """The routes of features that are off: they answer with the feature's name."""
+    for name, why in disabled().items():
+        for one in installed()[name].endpoints():
+            yield _route(one, partial(_refuse, f"this route belongs to the feature '{name}', which is off: {why}"))
+
+
+async def _refuse(message: str, _context: RequestContext) -> web.StreamResponse:
+    raise NotFound(message, code="feature_off")
+
+
+def _route(one: Endpoint, handler: Handler) -> Route:
+    return Route(
+        one.method,
+        one.prefix or one.path,
+        handler,
+        guarded=True,
+        prefix=bool(one.prefix),
+        suffix=one.suffix,
+        errors=one.error_form,
+    )
+
+
 def make_server(
     settings: FrontendSettings,
     backend: Backend,
@@ -76,24 +103,11 @@ def make_server(
 
     `more`: endpoints of this backend, which replace those with the same path. `own`: further routes without a key.
     """
-    endpoints = (*{(one.method, one.path): one for one in (*ENDPOINTS, *more)}.values(),)
+    known = (*{(one.method, one.path): one for one in (*endpoints(), *more)}.values(),)
     frontend = Frontend(settings, backend)
-    routes = [
-        Route(
-            one.method,
-            one.prefix or one.path,
-            partial(one.serve, frontend),
-            guarded=True,
-            prefix=bool(one.prefix),
-            suffix=one.suffix,
-            errors=one.error_form,
-        )
-        for one in endpoints
-    ]
+    routes = [*(_route(one, partial(one.serve, frontend)) for one in known), *_routes_off()]
 
-    described = cache(
-        partial(document, endpoints, settings, [route.path for route in own])
-    )  # made when first asked for
+    described = cache(partial(document, known, settings, [route.path for route in own]))  # made when first asked for
 
     async def openapi(_context: RequestContext) -> web.Response:
         return json_response(described())
@@ -112,7 +126,7 @@ def make_server(
         from dynamod.ingress.batches.metrics import families
         from dynamod.ingress.batches.runner import Runner
 
-        asked = {one.path: one for one in endpoints if one.path in URLS and isinstance(one, BodyEndpoint)}
+        asked = {one.path: one for one in known if one.path in URLS and isinstance(one, BodyEndpoint)}
         asker = Asker(frontend, server.keys, server.metrics, asked)
         runner = Runner(frontend.batches, asker, settings.batches_inflight, settings.batches_line_limit)
         server.background.append(runner.run)

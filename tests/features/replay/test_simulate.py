@@ -11,10 +11,10 @@ import pytest
 from dynamod.cli.app import run
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import TIMINGS
+from dynamod.features.replay.report import draw, numbers
+from dynamod.features.replay.simulate import Replay
+from dynamod.features.replay.trace import Arrival, Conversations, make_conversations
 from dynamod.message.errors import UserError
-from dynamod.replay.report import draw, numbers
-from dynamod.replay.simulate import Replay
-from dynamod.replay.trace import Arrival, Conversations, make_conversations
 from dynamod.router.cost import ORIGINAL
 from dynamod.router.policies import NAMES
 from dynamod.router.router import RouterSettings

@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dynamod.cli.options import Form
+from dynamod.cli.tables import table
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import Timing
 from dynamod.planner.settings import settings_of
-from dynamod.replay import planned
-from dynamod.replay.picture import draw
-from dynamod.replay.trace import Arrival
 from dynamod.router.settings import RouterSettings
 
-from .options import Form
-from .tables import table
+from . import planned
+from .picture import draw
+from .trace import Arrival
 
 
 def play(

@@ -9,9 +9,9 @@ from aiohttp import web
 
 from dynamod.http.errors import printable
 from dynamod.ingress.api.blocks import Kind
-from dynamod.message.anthropic import TextBlock, ThinkingBlock, ToolUseBlock
 from dynamod.message.errors import EngineFailed
 
+from .messages import TextBlock, ThinkingBlock, ToolUseBlock
 from .writer import SIGNATURE, MessagesResponse, MessageWriter, new_call_id
 
 _input = msgspec.json.Decoder(dict[str, Any])

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from dynamod.features.replay.trace import Conversations, faster, make_conversations, read_trace, write_trace
 from dynamod.message.errors import UserError
-from dynamod.replay.trace import Conversations, faster, make_conversations, read_trace, write_trace
 
 SMALL = Conversations(users=20, turns=3, system_tokens=64, question_tokens=40, block_size=16)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynamod.ingress.api.anthropic import stream as stream_module
+from dynamod.features.anthropic import stream as stream_module
 from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError
 
 PATH = "/v1/messages"
@@ -238,3 +238,16 @@ async def test_text_of_a_slow_client_piles_up(server: Any, backend: Any, connect
     pieces = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
     assert sum(map(len, pieces)) == 30_000_000
     assert len(pieces) < 300
+
+
+async def test_the_feature_is_off(monkeypatch: pytest.MonkeyPatch, serve: Any, connect: Any) -> None:
+    monkeypatch.setenv("DYNAMOD_FEATURES", "-anthropic")
+    client = await connect(await serve())
+    client.post(PATH, body())
+    status, headers = await client.head()
+    error = json.loads(await client.body(headers))
+    assert (status, error["type"]) == (404, "error")  # in the form that the route's clients read
+    assert (
+        "belongs to the feature 'anthropic', which is off: switched off by DYNAMOD_FEATURES"
+        in error["error"]["message"]
+    )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from .openai import Count, Effort, EngineFields, StopString, TopK
+from dynamod.message.openai import Count, Effort, EngineFields, StopString, TopK
 
 Name = Annotated[str, Meta(min_length=1)]
 

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dynamod import sample
-from dynamod.ingress.api.anthropic.messages import MessageAnswer
-from dynamod.ingress.api.anthropic.translate import check, to_chat
+from dynamod.features.anthropic.endpoints import MessageAnswer
+from dynamod.features.anthropic.messages import MessagesRequest
+from dynamod.features.anthropic.translate import check, to_chat
 from dynamod.ingress.api.translated import as_body, rendered, without_late_system
-from dynamod.message.anthropic import MessagesRequest
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, Message, Part
 from dynamod.preprocess.card import read_card

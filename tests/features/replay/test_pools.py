@@ -9,9 +9,9 @@ import pytest
 from dynamod.cli.app import run
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import TIMINGS
-from dynamod.replay.pools import PoolReplay
-from dynamod.replay.simulate import Outcome, Replay, Served
-from dynamod.replay.trace import Arrival, Conversations, make_conversations
+from dynamod.features.replay.pools import PoolReplay
+from dynamod.features.replay.simulate import Outcome, Replay, Served
+from dynamod.features.replay.trace import Arrival, Conversations, make_conversations
 from dynamod.router.prefill import PrefillSettings
 from dynamod.router.settings import RouterSettings
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dynamod.cli.options import Form, Output
+from dynamod.cli.tables import table
 from dynamod.message.errors import UserError
 from dynamod.router.policies import NAMES, mode_of
-
-from .options import Form, Output
-from .tables import table
 
 if TYPE_CHECKING:
     from dynamod.router.settings import RouterSettings
@@ -66,9 +65,10 @@ def replay(
     """
     from dynamod.engine.mocker.arguments import scheduler_settings
     from dynamod.engine.mocker.timing import NAMES, TIMINGS
-    from dynamod.replay.pools import PoolReplay
-    from dynamod.replay.report import HEAD, numbers, row, write_picture
-    from dynamod.replay.trace import Conversations, faster, make_conversations, read_trace
+
+    from .pools import PoolReplay
+    from .report import HEAD, numbers, row, write_picture
+    from .trace import Conversations, faster, make_conversations, read_trace
 
     if timing not in TIMINGS:
         raise UserError(f"unknown timing '{timing}'", f"known timings: {', '.join(NAMES)}")
@@ -89,7 +89,7 @@ def replay(
         }
     )
     if planner or sweep:
-        from .bench_planner import play
+        from .cli_planner import play
 
         settings = _settings(router_mode.split(",")[0], router_cost, overlap_weight, temperature)
         given = _json("--planner-settings", planner_settings, '{"max-gpu-budget": 8}')
@@ -122,7 +122,7 @@ def conversations(
     seed: Annotated[int, typer.Option("--seed")] = 0,
 ) -> None:
     """Make a workload of users who talk over several turns behind shared system prompts."""
-    from dynamod.replay.trace import Conversations, make_conversations, write_trace
+    from .trace import Conversations, make_conversations, write_trace
 
     plan = Conversations(users, turns, system_prompts, system_tokens, rate=rate, block_size=block_size)
     arrivals = make_conversations(plan, seed)

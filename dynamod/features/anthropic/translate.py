@@ -12,7 +12,12 @@ import msgspec
 
 from dynamod.ingress.api.translated import content_of, joined
 from dynamod.ingress.api.unserved import Unserved
-from dynamod.message.anthropic import (
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import BadRequest, unsupported
+from dynamod.message.openai import ChatRequest, EngineFields, Function, Message, ResponseFormat, ToolCall
+
+from .errors import NO_THREADS
+from .messages import (
     AssistantTurn,
     Conversation,
     ImageBlock,
@@ -24,11 +29,6 @@ from dynamod.message.anthropic import (
     ToolUseBlock,
     UserTurn,
 )
-from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest, unsupported
-from dynamod.message.openai import ChatRequest, EngineFields, Function, Message, ResponseFormat, ToolCall
-
-from .errors import NO_THREADS
 
 _PREAMBLE = re.compile(r"\s*x-anthropic-billing-header:[^\n]*\n*", re.IGNORECASE)
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}

@@ -9,7 +9,8 @@ import msgspec
 from dynamod.http.metrics import ModelMetrics
 from dynamod.ingress.api.blocks import BlockWriter
 from dynamod.ingress.api.response import Choice
-from dynamod.message.anthropic import TextBlock, ThinkingBlock, ToolUseBlock
+
+from .messages import TextBlock, ThinkingBlock, ToolUseBlock
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
 

@@ -15,13 +15,13 @@ from dynamod.ingress.api.translated import TranslatedChat, count_tokens
 from dynamod.ingress.api.unserved import Unserved
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
-from dynamod.message.anthropic import Conversation, CountTokensRequest, MessagesRequest
 from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ChatRequest
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.scan import LARGE
 
 from .errors import ANTHROPIC
+from .messages import Conversation, CountTokensRequest, MessagesRequest
 from .stream import MessageStreamWriter
 from .translate import check, to_chat, unserved
 from .unary import MessageUnaryWriter

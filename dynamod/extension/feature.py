@@ -1,0 +1,23 @@
+"""What a feature adds to the core, by extension point."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One folder of `dynamod/features`, whose `__init__.py` has it as FEATURE.
+
+    `summary`: one line for `dynamo features`. `requires`: names of features without which this one is off, too.
+
+    Extension points are functions, so that a process imports only what it uses. `endpoints` gives objects of
+    `ingress.api.endpoint.Endpoint` for the HTTP API. `commands` gives, by the word behind `dynamo`, what makes the
+    typer application of that word.
+    """
+
+    name: str
+    summary: str
+    requires: tuple[str, ...] = ()
+    endpoints: Callable[[], Sequence[Any]] = tuple
+    commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])

@@ -1,0 +1,60 @@
+"""Which features there are, and which of them are switched on."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from dynamod.message.errors import UserError
+
+from .feature import Feature
+
+VARIABLE = "DYNAMOD_FEATURES"
+"""Features to switch off: names with a minus, separated by commas; `none` switches all off."""
+
+FOLDER = Path(__file__).parents[1] / "features"
+
+
+@cache
+def installed() -> Mapping[str, Feature]:
+    """The features whose folders are there, by name."""
+    names = sorted(path.parent.name for path in FOLDER.glob("*/__init__.py"))
+    found: list[Feature] = [import_module(f"dynamod.features.{name}").FEATURE for name in names]
+    return {feature.name: feature for feature in found}
+
+
+def why_off(features: Mapping[str, Feature], text: str) -> dict[str, str]:
+    """Why each feature is off; "" for those that are on. `text`: the value of DYNAMOD_FEATURES. Raises UserError."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word != "none" and word.removeprefix("-") not in features:
+            raise UserError(f"{VARIABLE} names '{word}'", f"known features: {', '.join(features) or 'none'}")
+        if word != "none" and not word.startswith("-"):
+            raise UserError(f"{VARIABLE} has '{word}'", f"-{word} switches it off; all features are on without it")
+    off = dict.fromkeys(features, "")
+    for name in features if "none" in words else [word.removeprefix("-") for word in words]:
+        off[name] = f"switched off by {VARIABLE}"
+    while more := {name: why for name in features if not off[name] and (why := _lacks(features[name], off))}:
+        off |= more
+    return off
+
+
+def _lacks(feature: Feature, off: Mapping[str, str]) -> str:
+    """Why a feature cannot be on, by the features that it requires; "" when it can."""
+    for name in feature.requires:
+        if off.get(name, "absent"):
+            return f"requires {name}, which is off" if name in off else f"requires {name}, which is not installed"
+    return ""
+
+
+def enabled() -> Sequence[Feature]:
+    """The features that are on. Raises UserError for a wrong DYNAMOD_FEATURES."""
+    features = installed()
+    off = why_off(features, os.environ.get(VARIABLE, ""))
+    return [feature for name, feature in features.items() if not off[name]]
+
+
+def disabled() -> Mapping[str, str]:
+    """Why features are off, by name. Raises UserError for a wrong DYNAMOD_FEATURES."""
+    return {name: why for name, why in why_off(installed(), os.environ.get(VARIABLE, "")).items() if why}

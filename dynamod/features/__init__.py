@@ -1,0 +1,1 @@
+"""Optional capabilities, one folder each."""

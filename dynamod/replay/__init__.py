@@ -1,1 +1,0 @@
-"""Replay: traces through the real router and the real mocker scheduler, in virtual time."""

@@ -1,0 +1,77 @@
+"""The package works without the folder of a feature, and names a feature that is switched off."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynamod.extension.installed import installed
+
+ROOT = Path(__file__).parents[2]
+FEATURES = sorted(installed())
+ROUTES = {"anthropic": ["/v1/messages", "/v1/messages/count_tokens"]}
+COMMANDS = {"replay": ["bench"]}
+
+
+@pytest.fixture
+def without(machine: Any, request: pytest.FixtureRequest) -> Any:
+    """A machine whose package lacks the folder of a feature, and of those that require it."""
+    copy = machine.folder / "copy"
+    name: str = request.param
+    ignored = shutil.ignore_patterns("__pycache__")
+    for folder in ("dynamod", "graphs", "configs"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
+    for other, feature in installed().items():
+        if name == other or name in feature.requires:
+            shutil.rmtree(copy / "dynamod/features" / other)
+    machine.env["PYTHONPATH"] = os.pathsep.join([str(copy), str(copy / "dynamod/compat")])
+    machine.name = name
+    return machine
+
+
+def ended(machine: Any, *words: str, **env: str) -> Any:
+    """A command in a process of its own: those that are forked have imported the whole package."""
+    return machine.start("dynamo", *words, **env).wait(60)
+
+
+@pytest.mark.parametrize("without", FEATURES, indirect=True)
+def test_the_package_without_a_folder(without: Any) -> None:
+    name = without.name
+    shown = ended(without, "features")
+    assert shown.code == 0, shown.err
+    assert name not in shown.out
+    helped = ended(without, "--help")
+    assert helped.code == 0, helped.err
+    for word in COMMANDS.get(name, []):
+        assert f"\n  {word} " not in helped.out
+        assert f"No such command '{word}'" in ended(without, word).err
+    for engine in ("echo_core", "mocker"):
+        command = without.agg("--Worker.model=sample", f"--Worker.engine={engine}")
+        url = command.ready()
+        assert without.chat(url, "hello", max_tokens=4)
+        for path in ROUTES.get(name, []):
+            status, text = without.ask(url, path, {})
+            assert (status, "unknown path" in text) == (404, True)
+        command.end()
+
+
+def test_features_that_are_switched_off(machine: Any) -> None:
+    machine.env["DYNAMOD_FEATURES"] = "none"
+    assert "switched off by DYNAMOD_FEATURES" in ended(machine, "features").out
+    for name, words in COMMANDS.items():
+        for word in words:
+            assert f"belongs to the feature '{name}'" in ended(machine, word).mistake()
+    url = machine.agg().ready()
+    assert machine.chat(url, "hello")
+    for name, paths in ROUTES.items():
+        for path in paths:
+            status, text = machine.ask(url, path, {})
+            assert (status, f"feature '{name}'" in text) == (404, True)
+
+
+def test_a_name_that_is_unknown(machine: Any) -> None:
+    for words in (("features",), ("serve", "graphs.agg:Frontend")):
+        said = ended(machine, *words, DYNAMOD_FEATURES="-nobody").mistake()
+        assert "DYNAMOD_FEATURES names '-nobody'; known features: " in said
