@@ -11,7 +11,10 @@ from dynamod.extension.installed import installed
 
 ROOT = Path(__file__).parents[2]
 FEATURES = sorted(installed())
-ROUTES = {"anthropic": ["/v1/messages", "/v1/messages/count_tokens"]}
+ROUTES = {
+    "anthropic": ["/v1/messages", "/v1/messages/count_tokens"],
+    "embeddings": ["/v1/embeddings", "/v1/score", "/v1/rerank"],
+}
 COMMANDS = {"replay": ["bench"]}
 
 

@@ -1,6 +1,7 @@
 """POST /v1/messages and POST /v1/messages/count_tokens."""
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -11,6 +12,7 @@ from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import BodyEndpoint, EngineEndpoint, Frontend
 from dynamod.ingress.api.response import ResponseWriter
+from dynamod.ingress.api.rules import NAME, WORDS, only
 from dynamod.ingress.api.translated import TranslatedChat, count_tokens
 from dynamod.ingress.api.unserved import Unserved
 from dynamod.ingress.base import Job
@@ -44,6 +46,15 @@ class ConversationEndpoint(BodyEndpoint[R]):
             ]
         },
     )
+
+    values: ClassVar[Mapping[str, Any]] = {
+        "ClientTool": {"properties": {"name": NAME}},
+        "ImageBlock": {"not": {}},
+        "ToolChoice": {
+            "properties": {"name": WORDS},
+            "anyOf": [only(type=("auto", "any", "none")), {"required": ["name"]}],
+        },
+    }
 
     def unserved_in(self, request: R, card: ModelCard | None = None, model: Model | None = None) -> Unserved:
         """What an operator may have left out; what the conversation consists of stays refused."""

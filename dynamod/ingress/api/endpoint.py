@@ -138,6 +138,7 @@ class Endpoint(ABC):
     errors: ClassVar[tuple[int, ...]] = (401,)
     error_form: ClassVar[ErrorForm] = OPENAI
     rules: ClassVar[Sequence[Mapping[str, Any]]] = ()  # of its requests, as JSON Schema
+    values: ClassVar[Mapping[str, Any]] = {}  # by the name of a struct, what holds for it alone, as JSON Schema
 
     @abstractmethod
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:

@@ -129,6 +129,9 @@ def _schemas(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[
     for one in endpoints:
         if one.request is not None and one.rules:
             schemas[one.request.__name__]["allOf"] = [*one.rules]
+        for name, checked in one.values.items():
+            properties = schemas[name].get("properties", {}) | checked.get("properties", {})
+            schemas[name] |= {**checked, "properties": properties}
     return schemas | _SHARED
 
 

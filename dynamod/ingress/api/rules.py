@@ -1,7 +1,8 @@
 """What is checked beyond types and ranges, as JSON Schema: a body that /openapi.json allows is not refused.
 
 `msgspec.Meta` at the fields of `message.openai` is the place of types and ranges, and shows in the document by itself.
-It cannot say what depends on another field (`rules` of an endpoint, beside its `check`), and what is said here: fields
+It cannot say what depends on another field (`rules` of an endpoint, beside its `check`), and what is said here and in
+`values` of an endpoint: fields
 of type `Any`, which text engines get as the client has sent them, roles with and without content, lists of one kind.
 Where JSON Schema cannot say a rule (one number below another), it says a stricter one. A test sends bodies that the
 document allows, so a rule that is missing here is found.
@@ -13,9 +14,9 @@ from dynamod.preprocess.checks import TOOL_NAME
 
 Schema = dict[str, Any]
 
-_NULL = {"type": "null"}
-_WORDS = {"type": "string", "minLength": 1}
-_MANY = {"minItems": 1, "maxItems": 2048}
+NULL: Schema = {"type": "null"}
+WORDS: Schema = {"type": "string", "minLength": 1}
+MANY: Schema = {"minItems": 1, "maxItems": 2048}
 
 
 def only(**values: tuple[Any, ...]) -> Schema:
@@ -41,7 +42,7 @@ def items(schema: Schema, **more: Any) -> Schema:
 def typed(kind: Any, without: str = "", **properties: Schema) -> Schema:
     """An object of this `type`, which has these properties too, and not the one called `without`, but for null."""
     known = {"type": {"const": kind}, **properties}
-    return {"type": "object", "properties": known | ({without: _NULL} if without else {}), "required": [*known]}
+    return {"type": "object", "properties": known | ({without: NULL} if without else {}), "required": [*known]}
 
 
 _TEXT: Schema = {"type": "string"}
@@ -54,10 +55,10 @@ _ROLES = (
         "required": ["content"],
     },
     {
-        "properties": {"role": {"const": "tool"}, "content": either(_NULL, _TEXT, _PARTS), "tool_call_id": _WORDS},
+        "properties": {"role": {"const": "tool"}, "content": either(NULL, _TEXT, _PARTS), "tool_call_id": WORDS},
         "required": ["tool_call_id"],
     },
-    {"properties": {"role": {"const": "function"}, "content": either(_NULL, _TEXT, _PARTS)}},
+    {"properties": {"role": {"const": "function"}, "content": either(NULL, _TEXT, _PARTS)}},
     {"properties": {"role": {"const": "assistant"}, "content": either(_TEXT, _SAID)}, "required": ["content"]},
     {"properties": {"role": {"const": "assistant"}, "tool_calls": _CALLS}, "required": ["tool_calls"]},
 )
@@ -76,44 +77,39 @@ _INPUT_ITEMS = (
     typed("reasoning"),
     typed("item_reference", id=_TEXT),
 )
-_NAMED = typed("function", name=_WORDS)
-_NAME = {"type": "string", "pattern": TOOL_NAME}
-_FUNCTION = {"name": _NAME, "parameters": either(_NULL, {"type": "object"})}
+_NAMED = typed("function", name=WORDS)
+NAME: Schema = {"type": "string", "pattern": TOOL_NAME}
+_FUNCTION = {"name": NAME, "parameters": either(NULL, {"type": "object"})}
 _TOOL = typed("function", function={"type": "object", "properties": _FUNCTION, "required": ["name"]})
 _IDS = items({"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, minItems=1)
+TEXTS = either(WORDS, items(WORDS, **MANY))
+"""One text or a list of them."""
+TEXTS_OR_IDS = either(*TEXTS["anyOf"], _IDS, items(_IDS, **MANY))
+"""One text, a list of texts, token ids, or a list of lists of token ids."""
 
 
 def tighten(schemas: dict[str, Schema]) -> None:
     """Say in the schemas of single values what is checked of them."""
     for name, changes in {
-        "Message": {"content": either(_NULL, _TEXT, _SAID), "audio": _NULL, "function_call": _NULL},
-        "NvExt": {"max_thinking_tokens": _NULL},
-        "Function": {"name": _WORDS, "arguments": either({"enum": [None, "", "{}"]}, {"type": "object"})},
+        "Message": {"content": either(NULL, _TEXT, _SAID), "audio": NULL, "function_call": NULL},
+        "NvExt": {"max_thinking_tokens": NULL},
+        "Function": {"name": WORDS, "arguments": either({"enum": [None, "", "{}"]}, {"type": "object"})},
         "ResponseFormat": {"type": {"enum": ["text", "json_object", "json_schema"]}},
         "ChatRequest": {
-            "tools": either(_NULL, items(_TOOL)),
+            "tools": either(NULL, items(_TOOL)),
             "tool_choice": either({"enum": [None, "none", "auto", "required"]}, _TOOL),
         },
-        "CompletionRequest": {"prompt": either(_WORDS, items(_WORDS, **_MANY), _IDS, items(_IDS, **_MANY))},
-        "EmbeddingsRequest": {
-            "input": either(_WORDS, items(_WORDS, **_MANY), _IDS, items(_IDS, **_MANY)),
-            "dimensions": _NULL,  # some models have them
-            "nvext": _NULL,  # an instance may be named
-        },
-        "ScoreRequest": {"text_1": either(_WORDS, items(_WORDS, **_MANY)), "text_2": _WORDS, "nvext": _NULL},
-        "RerankRequest": {"query": _WORDS, "documents": items(_WORDS, **_MANY), "nvext": _NULL},
-        "TokenizeRequest": {"tools": either(_NULL, items(_TOOL)), "chat_template": _NULL},
-        "ClientTool": {"name": _NAME},
-        "ToolChoice": {"name": _WORDS},
-        "FunctionTool": {"type": {"const": "function"}, "name": _NAME},
+        "CompletionRequest": {"prompt": TEXTS_OR_IDS},
+        "TokenizeRequest": {"tools": either(NULL, items(_TOOL)), "chat_template": NULL},
+        "FunctionTool": {"type": {"const": "function"}, "name": NAME},
         "TextConfig": {"verbosity": {"enum": [None, "medium"]}},
         "ResponsesRequest": {
             "tool_choice": either({"enum": [None, "none", "auto", "required"]}, _NAMED),
             "background": {"enum": [None, False]},
-            "conversation": _NULL,
-            "prompt": _NULL,
+            "conversation": NULL,
+            "prompt": NULL,
             "top_logprobs": {"enum": [None, 0]},
-            "include": either(_NULL, items({"type": "string", "not": {"const": "message.output_text.logprobs"}})),
+            "include": either(NULL, items({"type": "string", "not": {"const": "message.output_text.logprobs"}})),
         },
     }.items():
         if name in schemas:
@@ -124,8 +120,5 @@ def tighten(schemas: dict[str, Schema]) -> None:
         part = {"type": "object", "properties": {"type": known, "text": _TEXT}, "required": ["type", "text"]}
         schemas["InputPart"] = either(part, typed("refusal", refusal=_TEXT))
         schemas["FunctionTool"]["required"] = ["type", "name"]
-    if "ImageBlock" in schemas:
-        schemas["ImageBlock"] = {"not": {}}
-        schemas["ToolChoice"]["anyOf"] = [only(type=("auto", "any", "none")), {"required": ["name"]}]
     if "Message" in schemas:
         schemas["Message"]["anyOf"], schemas["Part"] = [*_ROLES], typed("text", "refusal", text=_TEXT)

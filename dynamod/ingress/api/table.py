@@ -22,7 +22,6 @@ from .chat import ChatCompletions
 from .completions import Completions
 from .detokenize import Detokenize
 from .docs import HEADERS, page
-from .embeddings import Embeddings
 from .endpoint import BodyEndpoint, Endpoint, Frontend
 from .files import DeleteFile, FileContent, Files, OneFile, Upload
 from .models import Models, OneModel
@@ -30,7 +29,6 @@ from .openapi import document
 from .render import Render
 from .responses.endpoints import InputTokens, Responses
 from .responses.kept import CancelResponse, DeleteResponse, InputItems, OneResponse
-from .scores import Rerank, Scores
 from .tokenize import Tokenize
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -42,9 +40,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     DeleteResponse(),
     InputItems(),
     CancelResponse(),
-    Embeddings(),
-    Scores(),
-    Rerank(),
     Models(),
     OneModel(),
     LoadAdapter(),

@@ -17,7 +17,7 @@ from dynamod.engine.base import EngineOptions
 from dynamod.engine.llamacpp.embedding import LlamaCppEmbeddings
 from dynamod.engine.llamacpp.engine import LlamaCpp
 from dynamod.engine.llamacpp.model import Model as LoadedModel
-from dynamod.ingress.embedding import framed
+from dynamod.features.embeddings.lowering import framed
 from dynamod.message import tokens, vectors
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError

@@ -15,7 +15,7 @@ from dynamod.engine.base import EngineOptions, Spawn
 from dynamod.engine.mocker.embedding import vector
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.openai.engine import OpenAI
-from dynamod.ingress import embedding
+from dynamod.features.embeddings import lowering as embedding
 from dynamod.message import tokens, vectors
 from dynamod.message.errors import BadRequest
 from dynamod.message.worker import Embed

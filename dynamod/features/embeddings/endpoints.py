@@ -1,23 +1,23 @@
 """POST /v1/embeddings."""
 
 import base64
-from collections.abc import Sequence
-from typing import Any, Literal, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, cast
 
 import msgspec
 
 from dynamod.http.context import RequestContext
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.rules import NULL, TEXTS_OR_IDS, only
 from dynamod.ingress.base import Job
-from dynamod.ingress.embedding import check_count, lower_body, lower_texts
 from dynamod.ingress.lowering import Lowered, Served
 from dynamod.message import vectors
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, unsupported
-from dynamod.message.openai import EmbeddingsRequest
 
-from .rules import only
+from .lowering import check_count, lower_body, lower_texts
+from .messages import EmbeddingsRequest
 from .vectors import VectorEndpoint, VectorUsage, VectorWriter
 
 _FORMATS = (None, "float", "base64")
@@ -50,6 +50,10 @@ class Embeddings(VectorEndpoint[EmbeddingsRequest]):
     label = "embeddings"
     model_type = "embeddings"
     rules = (only(encoding_format=_FORMATS),)
+    # Some models have `dimensions`, and `nvext` may name an instance.
+    values: ClassVar[Mapping[str, Any]] = {
+        "EmbeddingsRequest": {"properties": {"input": TEXTS_OR_IDS, "dimensions": NULL, "nvext": NULL}}
+    }
 
     def check(self, request: EmbeddingsRequest) -> None:
         """The inputs too: all of one kind, none of them empty, and not too many."""

@@ -3,7 +3,7 @@
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import msgspec
 from aiohttp import web
@@ -12,14 +12,16 @@ from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.rules import MANY, NULL, TEXTS, WORDS, items
 from dynamod.ingress.base import Job
-from dynamod.ingress.embedding import check_count, lower_pairs, lower_texts
 from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
 from dynamod.message import vectors
 from dynamod.message.errors import BadRequest, EngineFailed
-from dynamod.message.openai import EngineFields, RerankRequest, ScoreRequest
+from dynamod.message.openai import EngineFields
 
+from .lowering import check_count, lower_pairs, lower_texts
+from .messages import RerankRequest, ScoreRequest
 from .vectors import VectorEndpoint, VectorUsage, VectorWriter
 
 Pairs = Sequence[tuple[int, int]]
@@ -143,6 +145,9 @@ class Scores(Scoring[ScoreRequest]):
     summary = "How alike texts are"
     request = ScoreRequest
     response = ScoreResponse
+    values: ClassVar[Mapping[str, Any]] = {
+        "ScoreRequest": {"properties": {"text_1": TEXTS, "text_2": WORDS, "nvext": NULL}}
+    }
     label = "score"
 
     def texts(self, request: ScoreRequest) -> Texts:
@@ -181,6 +186,9 @@ class Rerank(Scoring[RerankRequest]):
     summary = "Documents, the one most like a query first"
     request = RerankRequest
     response = RerankResponse
+    values: ClassVar[Mapping[str, Any]] = {
+        "RerankRequest": {"properties": {"query": WORDS, "documents": items(WORDS, **MANY), "nvext": NULL}}
+    }
     label = "rerank"
 
     def texts(self, request: RerankRequest) -> Texts:

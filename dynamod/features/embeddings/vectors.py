@@ -8,12 +8,12 @@ import msgspec
 from aiohttp import web
 
 from dynamod.http.metrics import ModelMetrics
-from dynamod.ingress.embedding import check_options
+from dynamod.ingress.api.endpoint import EngineEndpoint
+from dynamod.ingress.api.response import ResponseWriter
 from dynamod.message.errors import EngineFailed
 from dynamod.message.openai import EngineFields
 
-from .endpoint import EngineEndpoint
-from .response import ResponseWriter
+from .lowering import check_options
 
 E = TypeVar("E", bound=EngineFields)
 Row = TypeVar("Row")

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from dynamod.ingress.base import Job
+from dynamod.ingress.lowering import Lowered, Served, named
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import EngineFields
@@ -10,9 +12,6 @@ from dynamod.message.worker import Chat, Embed, Stops
 from dynamod.preprocess import checks
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.output import TextOutput
-
-from .base import Job
-from .lowering import Lowered, Served, named
 
 MOST = 2048
 """Texts of one request, as OpenAI has it."""
