@@ -12,12 +12,14 @@ class Feature:
     `summary`: one line for `dynamo features`. `requires`: names of features without which this one is off, too.
 
     Extension points are functions, so that a process imports only what it uses. `endpoints` gives objects of
-    `ingress.api.endpoint.Endpoint` for the HTTP API. `commands` gives, by the word behind `dynamo`, what makes the
-    typer application of that word.
+    `ingress.api.endpoint.Endpoint` for the HTTP API. `part` makes what the feature keeps in each HTTP server, of the
+    server's `http.settings.FrontendSettings`; endpoints find it in `Frontend.parts`. `commands` gives, by the word
+    behind `dynamo`, what makes the typer application of that word.
     """
 
     name: str
     summary: str
     requires: tuple[str, ...] = ()
     endpoints: Callable[[], Sequence[Any]] = tuple
+    part: Callable[[Any], Any] | None = None
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])

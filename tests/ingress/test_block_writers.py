@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from dynamod.features.anthropic.stream import MessageStreamWriter
 from dynamod.features.anthropic.unary import MessageUnaryWriter
+from dynamod.features.responses.messages import ResponsesRequest
+from dynamod.features.responses.values import begun
+from dynamod.features.responses.writer import ResponseStreamWriter, ResponseUnaryWriter
 from dynamod.http.metrics import Metrics
 from dynamod.http.settings import FrontendSettings
-from dynamod.ingress.api.responses.values import begun
-from dynamod.ingress.api.responses.writer import ResponseStreamWriter, ResponseUnaryWriter
-from dynamod.message.responses import ResponsesRequest
 
 WORDS = st.text(max_size=4)
 LEAVES = ("leave", "")  # everything that is ready is sent

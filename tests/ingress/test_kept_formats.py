@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.ingress.api.responses.shared import FILE, FORMAT, SharedResponses
+from dynamod.features.responses.shared import FILE, FORMAT, SharedResponses
 from dynamod.ingress.batches.store import FORMAT as BATCHES
 from dynamod.ingress.batches.store import Store
 from dynamod.ingress.own_folder import FORMAT_FILE

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args
 import msgspec
 from aiohttp import web
 
+from dynamod.extension.installed import enabled
 from dynamod.http.body import BodyBudget, check_json_type, read_body
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import OPENAI, ErrorForm
@@ -34,7 +35,6 @@ from dynamod.preprocess.parse import Parser
 from dynamod.preprocess.scan import LARGE
 
 from .response import ResponseWriter
-from .responses.store import KeptResponses, ResponseStore
 from .unserved import Unserved, body_without, field_of, left_out
 
 if TYPE_CHECKING:
@@ -47,18 +47,12 @@ def _store(settings: FrontendSettings) -> "Store":
     return Store(settings.batches_dir, settings.batches_limit)
 
 
-def _responses(settings: FrontendSettings) -> KeptResponses:
-    if not settings.responses_dir:
-        return ResponseStore(settings.responses_limit)
-    from .responses.shared import SharedResponses  # needs sqlite
-
-    return SharedResponses(settings.responses_dir, settings.responses_limit)
-
-
 class Frontend:
     """What the endpoints of one server share: settings, the backend, ids of jobs in progress, what is kept.
 
-    Raises UserError when the folder of batches or of responses cannot be used.
+    `parts`: what features keep, by their names.
+
+    Raises UserError when a folder of what is kept cannot be used.
     """
 
     def __init__(self, settings: FrontendSettings, backend: Backend) -> None:
@@ -66,7 +60,7 @@ class Frontend:
         self.backend = backend
         self.ids: set[str] = set()
         self.bodies = BodyBudget(settings.bodies_limit, _trim)
-        self.responses = _responses(settings)
+        self.parts = {one.name: one.part(settings) for one in enabled() if one.part is not None}
         self.batches = _store(settings) if settings.batches_dir else None
 
     def unused_id(self, wanted: str) -> str:

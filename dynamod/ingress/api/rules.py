@@ -45,39 +45,23 @@ def typed(kind: Any, without: str = "", **properties: Schema) -> Schema:
     return {"type": "object", "properties": known | ({without: NULL} if without else {}), "required": [*known]}
 
 
-_TEXT: Schema = {"type": "string"}
+TEXT: Schema = {"type": "string"}
 _PARTS = items({"$ref": "#/components/schemas/Part"})
-_SAID = items(either(_PARTS["items"], typed("refusal", "text", refusal=_TEXT)))
+_SAID = items(either(_PARTS["items"], typed("refusal", "text", refusal=TEXT)))
 _CALLS = items({"$ref": "#/components/schemas/ToolCall"}, minItems=1)
 _ROLES = (
     {
-        "properties": {"role": {"enum": ["developer", "system", "user"]}, "content": either(_TEXT, _PARTS)},
+        "properties": {"role": {"enum": ["developer", "system", "user"]}, "content": either(TEXT, _PARTS)},
         "required": ["content"],
     },
     {
-        "properties": {"role": {"const": "tool"}, "content": either(NULL, _TEXT, _PARTS), "tool_call_id": WORDS},
+        "properties": {"role": {"const": "tool"}, "content": either(NULL, TEXT, _PARTS), "tool_call_id": WORDS},
         "required": ["tool_call_id"],
     },
-    {"properties": {"role": {"const": "function"}, "content": either(NULL, _TEXT, _PARTS)}},
-    {"properties": {"role": {"const": "assistant"}, "content": either(_TEXT, _SAID)}, "required": ["content"]},
+    {"properties": {"role": {"const": "function"}, "content": either(NULL, TEXT, _PARTS)}},
+    {"properties": {"role": {"const": "assistant"}, "content": either(TEXT, _SAID)}, "required": ["content"]},
     {"properties": {"role": {"const": "assistant"}, "tool_calls": _CALLS}, "required": ["tool_calls"]},
 )
-_INPUT_PARTS = items({"$ref": "#/components/schemas/InputPart"})
-_INPUT_ITEMS = (
-    {
-        "properties": {
-            "type": {"const": "message"},
-            "role": {"enum": ["user", "system", "developer", "assistant"]},
-            "content": either(_TEXT, _INPUT_PARTS),
-        },
-        "required": ["role", "content"],
-    },
-    typed("function_call", call_id=_TEXT, name=_TEXT, arguments=_TEXT),
-    typed("function_call_output", call_id=_TEXT, output=either(_TEXT, _INPUT_PARTS)),
-    typed("reasoning"),
-    typed("item_reference", id=_TEXT),
-)
-_NAMED = typed("function", name=WORDS)
 NAME: Schema = {"type": "string", "pattern": TOOL_NAME}
 _FUNCTION = {"name": NAME, "parameters": either(NULL, {"type": "object"})}
 _TOOL = typed("function", function={"type": "object", "properties": _FUNCTION, "required": ["name"]})
@@ -91,7 +75,7 @@ TEXTS_OR_IDS = either(*TEXTS["anyOf"], _IDS, items(_IDS, **MANY))
 def tighten(schemas: dict[str, Schema]) -> None:
     """Say in the schemas of single values what is checked of them."""
     for name, changes in {
-        "Message": {"content": either(NULL, _TEXT, _SAID), "audio": NULL, "function_call": NULL},
+        "Message": {"content": either(NULL, TEXT, _SAID), "audio": NULL, "function_call": NULL},
         "NvExt": {"max_thinking_tokens": NULL},
         "Function": {"name": WORDS, "arguments": either({"enum": [None, "", "{}"]}, {"type": "object"})},
         "ResponseFormat": {"type": {"enum": ["text", "json_object", "json_schema"]}},
@@ -101,24 +85,8 @@ def tighten(schemas: dict[str, Schema]) -> None:
         },
         "CompletionRequest": {"prompt": TEXTS_OR_IDS},
         "TokenizeRequest": {"tools": either(NULL, items(_TOOL)), "chat_template": NULL},
-        "FunctionTool": {"type": {"const": "function"}, "name": NAME},
-        "TextConfig": {"verbosity": {"enum": [None, "medium"]}},
-        "ResponsesRequest": {
-            "tool_choice": either({"enum": [None, "none", "auto", "required"]}, _NAMED),
-            "background": {"enum": [None, False]},
-            "conversation": NULL,
-            "prompt": NULL,
-            "top_logprobs": {"enum": [None, 0]},
-            "include": either(NULL, items({"type": "string", "not": {"const": "message.output_text.logprobs"}})),
-        },
     }.items():
         if name in schemas:
             schemas[name]["properties"] |= changes
-    if "InputItem" in schemas:
-        schemas["InputItem"]["anyOf"] = [*_INPUT_ITEMS]
-        known = {"enum": ["input_text", "output_text", "text", "summary_text", "reasoning_text"]}
-        part = {"type": "object", "properties": {"type": known, "text": _TEXT}, "required": ["type", "text"]}
-        schemas["InputPart"] = either(part, typed("refusal", refusal=_TEXT))
-        schemas["FunctionTool"]["required"] = ["type", "name"]
     if "Message" in schemas:
-        schemas["Message"]["anyOf"], schemas["Part"] = [*_ROLES], typed("text", "refusal", text=_TEXT)
+        schemas["Message"]["anyOf"], schemas["Part"] = [*_ROLES], typed("text", "refusal", text=TEXT)

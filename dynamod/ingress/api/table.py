@@ -27,19 +27,11 @@ from .files import DeleteFile, FileContent, Files, OneFile, Upload
 from .models import Models, OneModel
 from .openapi import document
 from .render import Render
-from .responses.endpoints import InputTokens, Responses
-from .responses.kept import CancelResponse, DeleteResponse, InputItems, OneResponse
 from .tokenize import Tokenize
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     ChatCompletions(),
     Completions(),
-    Responses(),
-    InputTokens(),
-    OneResponse(),
-    DeleteResponse(),
-    InputItems(),
-    CancelResponse(),
     Models(),
     OneModel(),
     LoadAdapter(),

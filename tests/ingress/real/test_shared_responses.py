@@ -9,11 +9,11 @@ from typing import Any
 import openai
 import pytest
 
-from dynamod.ingress.api.responses.shared import BEHIND, FILE, SharedResponses
-from dynamod.ingress.api.responses.store import StoredResponse
+from dynamod.features.responses.messages import InputItem
+from dynamod.features.responses.shared import BEHIND, FILE, SharedResponses
+from dynamod.features.responses.store import StoredResponse
 from dynamod.message.errors import UserError
 from dynamod.message.openai import Message
-from dynamod.message.responses import InputItem
 
 RAW = {"nvext": {"use_raw_prompt": True}}
 

@@ -8,7 +8,8 @@ import msgspec
 
 from dynamod.ingress.api.blocks import Kind
 from dynamod.message.openai import Function, Message, ToolCall
-from dynamod.message.responses import ResponsesRequest
+
+from .messages import ResponsesRequest
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 

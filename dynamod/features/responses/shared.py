@@ -19,8 +19,8 @@ import msgspec
 
 from dynamod.ingress.own_folder import own_folder, refuse_newer
 from dynamod.message.errors import Overloaded, UserError
-from dynamod.message.responses import InputItem
 
+from .messages import InputItem
 from .store import StoredResponse
 
 log = logging.getLogger("dynamod.frontend")

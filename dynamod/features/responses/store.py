@@ -3,10 +3,13 @@
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.endpoint import Frontend
 from dynamod.message.openai import Message
-from dynamod.message.responses import InputItem
+
+from .messages import InputItem
 
 _ITEM = 200
 """About the bytes of an item, without its texts."""
@@ -113,3 +116,17 @@ def _size_of_item(item: InputItem) -> int:
     words = (item.id, item.call_id, item.name, item.status, item.encrypted_content)
     summary = sum([len(part.text or "") + _ITEM for part in item.summary or ()])
     return _ITEM + summary + sum([len(word) for word in words if word])
+
+
+def open_store(settings: FrontendSettings) -> KeptResponses:
+    """Where a frontend keeps responses. Raises UserError when its folder cannot be used."""
+    if not settings.responses_dir:
+        return ResponseStore(settings.responses_limit)
+    from .shared import SharedResponses  # needs sqlite
+
+    return SharedResponses(settings.responses_dir, settings.responses_limit)
+
+
+def kept_by(frontend: Frontend) -> KeptResponses:
+    """Where this frontend keeps responses."""
+    return cast(KeptResponses, frontend.parts["responses"])

@@ -12,7 +12,7 @@ from dynamod.ingress.api.endpoint import Endpoint, Frontend
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 
 from .items import LONGEST_PAGE, PAGE, ItemList, page
-from .store import StoredResponse
+from .store import StoredResponse, kept_by
 from .values import DeletedResponse, ResponseObject
 
 GONE = "there is no response `{}` here; responses are kept by this frontend, the newest only"
@@ -37,7 +37,7 @@ class OneResponse(Endpoint):
     async def stored(self, frontend: Frontend, context: RequestContext) -> StoredResponse:
         """The response that the path names. Raises NotFound, Overloaded."""
         name = self.named(context)
-        stored = await frontend.responses.get(name)
+        stored = await kept_by(frontend).get(name)
         if stored is None:
             raise missing(name)
         return stored
@@ -54,7 +54,7 @@ class DeleteResponse(OneResponse):
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """Forget it. Raises NotFound."""
         name = self.named(context)
-        if not await frontend.responses.remove(name):
+        if not await kept_by(frontend).remove(name):
             raise missing(name)
         return json_response(DeletedResponse(name))
 

@@ -8,8 +8,8 @@ import msgspec
 
 from dynamod.ingress.api.pages import ascending, limit_of
 from dynamod.message.errors import BadRequest, NotFound
-from dynamod.message.responses import InputItem, InputPart, ResponsesRequest
 
+from .messages import InputItem, InputPart, ResponsesRequest
 from .store import KeptResponses
 from .values import FunctionCallItem, Item, OutputMessage, ReasoningItem
 

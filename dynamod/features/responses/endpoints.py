@@ -1,8 +1,8 @@
 """POST /v1/responses, POST /v1/responses/input_tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from aiohttp import web
@@ -20,13 +20,14 @@ from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound
 from dynamod.message.openai import ChatRequest, Message
-from dynamod.message.responses import ResponsesRequest
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.scan import LARGE
 
 from .items import SEALED, as_input, items_of, resolved
 from .kept import GONE
-from .store import KeptResponses, StoredResponse
+from .messages import ResponsesRequest
+from .rules import VALUES
+from .store import KeptResponses, StoredResponse, kept_by
 from .translate import check, input_messages, to_chat, unserved
 from .values import ResponseObject, begun, message_of
 from .writer import ResponseStreamWriter, ResponseUnaryWriter
@@ -37,6 +38,7 @@ class InputEndpoint(BodyEndpoint[ResponsesRequest]):
 
     request = ResponsesRequest
     model_type = "chat"
+    values: ClassVar[Mapping[str, Any]] = VALUES
 
     def unserved_in(
         self, request: ResponsesRequest, card: ModelCard | None = None, model: Model | None = None
@@ -59,9 +61,9 @@ class InputEndpoint(BodyEndpoint[ResponsesRequest]):
 
         Raises NotFound, Overloaded.
         """
-        asked = await resolved(asked, frontend.responses)
+        asked = await resolved(asked, kept_by(frontend))
         name = asked.previous_response_id
-        previous = await frontend.responses.get(name) if name is not None else None
+        previous = await kept_by(frontend).get(name) if name is not None else None
         if name is not None and previous is None:
             field, code = "previous_response_id", "previous_response_not_found"
             raise NotFound(GONE.format(name[:200]), param=field, code=code)
@@ -108,7 +110,7 @@ class Responses(InputEndpoint):
         """Let the backend work on the chat request that it means, and respond with its items. Raises NotFound."""
         asked, previous = await self.whole(frontend, asked)
         chat = await self.chat(asked, previous, len(body))
-        kept = None if asked.store is False else frontend.responses
+        kept = None if asked.store is False else kept_by(frontend)
         return await ResponseAnswer(asked, previous, kept).answer(frontend, context, chat, card, body)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from .openai import Count, Effort, EngineFields
+from dynamod.message.openai import Count, Effort, EngineFields
 
 Name = Annotated[str, Meta(min_length=1)]
 

@@ -11,9 +11,9 @@ from dynamod.ingress.api.unserved import Unserved, field_of
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, EngineFields, Function, Message, ResponseFormat, ToolCall
-from dynamod.message.responses import ROLES, TEXT_PARTS, InputItem, InputPart, ResponsesRequest, TextFormat
 
 from .items import REFERENCE, unsealed
+from .messages import ROLES, TEXT_PARTS, InputItem, InputPart, ResponsesRequest, TextFormat
 
 LOGPROBS = "message.output_text.logprobs"
 _SAME = (*EngineFields.__struct_fields__, "temperature", "top_p", "stream", "parallel_tool_calls")

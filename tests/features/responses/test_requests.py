@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dynamod.ingress.api.responses.items import sealed
-from dynamod.ingress.api.responses.store import ResponseStore, StoredResponse
-from dynamod.ingress.api.responses.translate import check, to_chat
+from dynamod.features.responses.items import sealed
+from dynamod.features.responses.messages import InputItem, InputPart, ResponsesRequest
+from dynamod.features.responses.store import ResponseStore, StoredResponse
+from dynamod.features.responses.translate import check, to_chat
 from dynamod.ingress.api.translated import as_body
 from dynamod.message.errors import EngineFailed
 from dynamod.message.openai import ChatRequest, Message
-from dynamod.message.responses import InputItem, InputPart, ResponsesRequest
 from dynamod.preprocess.conversation import check_messages
 from dynamod.preprocess.parse import Parser
 

@@ -1,0 +1,41 @@
+"""What is checked of requests beyond types and ranges, as JSON Schema (`ingress.api.rules`)."""
+
+from typing import Any
+
+from dynamod.ingress.api.rules import NAME, NULL, TEXT, WORDS, either, items, typed
+
+_INPUT_PARTS = items({"$ref": "#/components/schemas/InputPart"})
+_INPUT_ITEMS = (
+    {
+        "properties": {
+            "type": {"const": "message"},
+            "role": {"enum": ["user", "system", "developer", "assistant"]},
+            "content": either(TEXT, _INPUT_PARTS),
+        },
+        "required": ["role", "content"],
+    },
+    typed("function_call", call_id=TEXT, name=TEXT, arguments=TEXT),
+    typed("function_call_output", call_id=TEXT, output=either(TEXT, _INPUT_PARTS)),
+    typed("reasoning"),
+    typed("item_reference", id=TEXT),
+)
+_PART_TYPES = {"enum": ["input_text", "output_text", "text", "summary_text", "reasoning_text"]}
+_PART = {"type": "object", "properties": {"type": _PART_TYPES, "text": TEXT}, "required": ["type", "text"]}
+_NAMED = typed("function", name=WORDS)
+
+VALUES: dict[str, Any] = {
+    "FunctionTool": {"properties": {"type": {"const": "function"}, "name": NAME}, "required": ["type", "name"]},
+    "TextConfig": {"properties": {"verbosity": {"enum": [None, "medium"]}}},
+    "ResponsesRequest": {
+        "properties": {
+            "tool_choice": either({"enum": [None, "none", "auto", "required"]}, _NAMED),
+            "background": {"enum": [None, False]},
+            "conversation": NULL,
+            "prompt": NULL,
+            "top_logprobs": {"enum": [None, 0]},
+            "include": either(NULL, items({"type": "string", "not": {"const": "message.output_text.logprobs"}})),
+        }
+    },
+    "InputItem": {"anyOf": [*_INPUT_ITEMS]},
+    "InputPart": either(_PART, typed("refusal", refusal=TEXT)),
+}

@@ -1,1 +1,0 @@
-"""OpenAI's Responses API on the machinery of chat completions."""
