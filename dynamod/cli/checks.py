@@ -38,7 +38,7 @@ State = Literal["ok", "warn", "fail"]
 FILES = 4096
 """Open files that a node with a thousand streams needs."""
 SKIPPED = {
-    "dynamod_messages_unknown_total": "messages of unknown kinds",
+    "dynamod_messages_unknown_total": "messages of unknown kinds or with unknown fields",
     "dynamod_records_ignored_total": "registry values that cannot be read",
     "dynamod_records_unknown_fields_total": "unknown fields of registry values",
 }

@@ -1,6 +1,7 @@
 """What can be known to fail before a single process starts: said at once, as one line."""
 
 import os
+import time
 from collections.abc import Mapping
 
 from dynamod.daemon.names import node_name
@@ -73,6 +74,33 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
             missing(spec.python, (), env or os.environ)
     check_pairs(workers)
     check_room(graph, {one.spec.name: one.read for one in workers}, node_name(environ or os.environ))
+    return graph
+
+
+def check_hub(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
+    """The graph itself, when the models of its workers on this node are here, or on the hub as far as it answers soon.
+
+    Models on demand are left out: the graph serves others without one. All models together have one deadline.
+    Raises UserError that names the component.
+    """
+    from dynamod.preprocess.fetch import LOOK, look
+
+    specs = graph.services.values()
+    node, deadline = node_name(environ), time.monotonic() + LOOK
+    wanted: dict[tuple[str, bool], ServiceSpec] = {}
+    for spec in () if any(spec.component_kind == ON_DEMAND for spec in specs) else specs:
+        if spec.component_kind == WORKER and spec.enabled and (not spec.nodes or node in spec.nodes):
+            settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
+            models = {
+                (settings.model, settings.entry.weights): settings.entry.model,
+                (settings.model_config, False): True,
+            }
+            wanted |= {key: spec for key, needed in models.items() if key[0] and needed}
+    for (model, weights), spec in wanted.items():
+        try:
+            look(model, {**environ, **spec.envs}, weights=weights, within=max(0.0, deadline - time.monotonic()))
+        except UserError as error:
+            raise UserError(f"{spec.name}: {error}", error.hint) from None
     return graph
 
 

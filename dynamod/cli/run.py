@@ -114,9 +114,9 @@ def run_frontend(argv: Sequence[str]) -> int:
 
 def serve(graph: Graph, title: str, flags: argparse.Namespace, make: "Callable[[], Talk] | None" = None) -> int:
     """Serve a graph until it ends. Raises UserError for what is known to be wrong before."""
-    from .preflight import check
+    from .preflight import check, check_hub
 
-    check(graph)
+    check_hub(check(graph))
     from .foreground import Request
     from .foreground import serve as serve_request
 

@@ -37,7 +37,7 @@ def serve(
     from dynamod.graph.importing import own_config
     from dynamod.graph.load import load_graph
 
-    from .preflight import check, lacks_model
+    from .preflight import check, check_hub, lacks_model
 
     folder = Path(working_dir).expanduser() if working_dir else None
     if folder is not None and not folder.is_dir():
@@ -71,7 +71,7 @@ def serve(
     else:
         from . import foreground
 
-        request = foreground.Request(checked(), "dynamo serve", name, checked, timeout=timeout)
+        request = foreground.Request(check_hub(checked()), "dynamo serve", name, checked, timeout=timeout)
         raise typer.Exit(foreground.serve(request, socket, verbose))
 
 

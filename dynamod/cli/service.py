@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamod import __version__
 from dynamod.message.errors import UserError
+from dynamod.observe.levels import parse
 
 from .arguments import Parser, configure_logs, read_object
 
@@ -92,6 +93,7 @@ def read_settings(file: str | None) -> dict[str, Any]:
         return {}
     value = read_object(str(path), str(path), f"known keys: {', '.join(sorted(KNOWN))}")
     _check(value, KNOWN, path, "")
+    parse(value.get("log_level") or "", f"{path}: log_level")
     for number, graph in enumerate(value.get("graphs") or []):
         if not isinstance(graph, dict):
             hint = "write {target: graphs.agg:Frontend, config: FILE}"

@@ -7,7 +7,18 @@ import msgspec
 
 from dynamod.daemon.attached import AttachedGraph
 from dynamod.daemon.runner import GraphRunner
-from dynamod.discovery.keys import CARDS, EXITED, INSTANCES, PARKED, QUARANTINED, exited_key, quarantine_key
+from dynamod.daemon.served import ready_workers
+from dynamod.discovery.keys import (
+    CARDS,
+    EXITED,
+    INSTANCES,
+    PARKED,
+    QUARANTINED,
+    STATIC,
+    exited_key,
+    quarantine_key,
+    static_card_key,
+)
 from dynamod.discovery.records import decoded
 from dynamod.graph.graph import ON_DEMAND
 from dynamod.message.discovery import PREFILL, Instance, ModelCard
@@ -69,6 +80,7 @@ def require_others(
 ) -> None:
     """Raises LastWorker when processes of a component may not end, or get this role.
 
+    A static worker is the only one of the model at its address, and it keeps its role.
     A model whose workers are started when a request asks for it is served without one. `by_hand`: the change ends
     that, since planners leave a pool alone whose size was set by hand.
     """
@@ -82,7 +94,7 @@ def require_others(
         can = {one.lease for one in places if one.card.capabilities.role_switch}
         models = lost(places, (), dict.fromkeys(changed & can, role))
     else:
-        models = lost(places, changed, {})
+        models = lost(places, changed, {}) | _static(node, changed)
     if not by_hand:
         models -= _parked(node)
     if models:
@@ -91,17 +103,25 @@ def require_others(
 
 def _places(node: "Node") -> list[ModelWorker]:
     """All workers of the cluster that take requests now."""
-    registry, found = node.registry, list[ModelWorker]()
-    cards = {key.removeprefix(CARDS): value for key, value in registry.items(CARDS)}
+    registry = node.registry
     out = {key for prefix in (EXITED, QUARANTINED) for key, _ in registry.items(prefix)}
-    for key, value in registry.items(INSTANCES):
-        card = decoded(key, cards.get(key.removeprefix(INSTANCES)), ModelCard)
-        instance = decoded(key, value, Instance) if card is not None else None
-        if card is None or instance is None or instance.state != "ready":
-            continue
-        if not {exited_key(instance.instance_id), quarantine_key(instance.instance_id)} & out:
-            found.append(ModelWorker(instance.instance_id, card, instance.pool == PREFILL))
-    return found
+    return [
+        ModelWorker(instance.instance_id, card, instance.pool == PREFILL)
+        for instance, card in ready_workers(dict([*registry.items(INSTANCES), *registry.items(CARDS)]))
+        if not {exited_key(instance.instance_id), quarantine_key(instance.instance_id)} & out
+    ]
+
+
+def _static(node: "Node", gone: Collection[int]) -> set[str]:
+    """Models of static workers whose leases are `gone`, with their addresses: at each there is one worker only."""
+    lost_models = set[str]()
+    for key, value in node.registry.items(STATIC):
+        instance = decoded(key, value, Instance)
+        if instance is not None and instance.instance_id in gone:
+            held = node.registry.own(static_card_key(instance))  # none: an endpoint without a model
+            card = decoded(static_card_key(instance), held[0] if held is not None else None, ModelCard)
+            lost_models |= {f"{card.name} at dyn://{instance.path}"} if card is not None else set()
+    return lost_models
 
 
 def _parked(node: "Node") -> set[str]:

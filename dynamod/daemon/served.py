@@ -4,8 +4,8 @@ An ingress process publishes a model while it would place a request for it (`ing
 that is so for one of its models. Where no ingress process runs, a worker counts with what it has published.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,8 +21,6 @@ from .runner import GraphRunner
 
 if TYPE_CHECKING:
     from .node import Node
-
-T = TypeVar("T")
 
 NOT_LOADED = "no ingress has loaded its model"
 """What `ps` says of a worker that is Ready and gets no requests yet."""
@@ -81,25 +79,36 @@ class ServedModels:
         """Models that can be asked at an ingress process; none at one that is stuck."""
         if lease in self._stuck:
             return set()
-        return {one.model for one in self._records(lease, SERVED, ServedModel).values()}
+        found = (
+            decoded(key, value, ServedModel) for key, value in self._values(lease).items() if key.startswith(SERVED)
+        )
+        return {one.model for one in found if one is not None}
 
     def _published_by(self, lease: int) -> set[str]:
         """Models for clients that a worker has published, while requests may go to it."""
         if self._registry.own(quarantine_key(lease)) is not None:
             return set()
-        instances = self._records(lease, INSTANCES, Instance)
-        ready = {place for place, one in instances.items() if one.state == "ready"}
-        cards = {place: card for place, card in self._records(lease, CARDS, ModelCard).items() if card.types}
-        return {card.name for place in cards.keys() & ready for card in cards[place].each()}
+        cards = (card for _, card in ready_workers(self._values(lease)) if card.types)
+        return {one.name for card in cards for one in card.each()}
 
-    def _records(self, lease: int, prefix: str, kind: type[T]) -> Mapping[str, T]:
-        """What a process has put under a prefix, by the rest of the key."""
-        found: dict[str, T] = {}
-        for key in self._registry.keys_of(lease):
-            held = self._registry.own(key) if key.startswith(prefix) else None
-            if held is not None and (record := decoded(key, held[0], kind)) is not None:
-                found[key.removeprefix(prefix)] = record
-        return found
+    def _values(self, lease: int) -> dict[str, bytes]:
+        """What a process has put into the registry, by key."""
+        held = ((key, self._registry.own(key)) for key in self._registry.keys_of(lease))
+        return {key: found[0] for key, found in held if found is not None}
+
+
+def ready_workers(values: Mapping[str, bytes]) -> Iterator[tuple[Instance, ModelCard]]:
+    """Instances that have published a model and take requests, among values of the registry by their keys.
+
+    Static workers publish no model, and are not among them.
+    """
+    for key, value in values.items():
+        card_key = f"{CARDS}{key.removeprefix(INSTANCES)}"
+        if not key.startswith(INSTANCES) or (card := decoded(card_key, values.get(card_key), ModelCard)) is None:
+            continue
+        instance = decoded(key, value, Instance)
+        if instance is not None and instance.state == "ready":
+            yield instance, card
 
 
 def has_ingress(runner: GraphRunner) -> bool:

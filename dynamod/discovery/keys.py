@@ -25,6 +25,8 @@ KEEPERS = "local/keepers/"
 """Processes that decide which models on demand are loaded: `local/keepers/{graph}/{lease in hex}`."""
 STATIC = "local/static/"
 """Static workers of this node."""
+STATIC_CARDS = "local/static_cards/"
+"""What static workers of this node serve: for their daemon. Their frontends ask them."""
 EXITED = "v1/exited/"
 """Leases whose process is known to be gone: `v1/exited/{lease in hex}`. A lease that only expired is not among them."""
 QUARANTINED = "v1/quarantined/"
@@ -84,6 +86,11 @@ def adapters_key(lease: int) -> str:
 def static_key(instance: Instance) -> str:
     """Key of a static worker."""
     return f"{STATIC}{_place(instance)}"
+
+
+def static_card_key(instance: Instance) -> str:
+    """Key of the model card of a static worker."""
+    return f"{STATIC_CARDS}{_place(instance)}"
 
 
 def card_key(instance: Instance) -> str:

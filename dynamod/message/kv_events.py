@@ -162,6 +162,8 @@ WorkerEvent = CacheEvent | TierEvent | RequestStarted | PrefillCompleted | Reque
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[WorkerEvent, ...])
+_sizes = newer.sizes(WorkerEvent)
+_WHAT = "an event of a worker"
 
 
 def pack(items: tuple[WorkerEvent, ...]) -> bytes:
@@ -175,7 +177,9 @@ def unpack(data: bytes) -> tuple[WorkerEvent, ...]:
     Raises msgspec.ValidationError or DecodeError.
     """
     try:
-        return _decoder.decode(data)
+        events: tuple[WorkerEvent, ...] = _decoder.decode(data)
     except msgspec.ValidationError:
-        events: tuple[WorkerEvent, ...] = newer.known(newer.untyped(data), WorkerEvent, "an event of a worker")
-        return events
+        events = newer.known(newer.untyped(data), WorkerEvent, _WHAT)
+    for part in newer.parts(data) if events else ():
+        newer.count_fields(part, _sizes, _WHAT)
+    return events

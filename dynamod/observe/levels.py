@@ -29,6 +29,9 @@ QUIET = (
 )
 """Libraries that log too much at debug. Naming one in the filter, or TRACE as the level of all, undoes it."""
 
+PACKAGES = frozenset(("dynamod", "dynamo", *QUIET))
+"""Targets without a dot that may stand without a level; any other such word is a level that was misspelled."""
+
 _NAMES = ((logging.ERROR, "ERROR"), (logging.WARNING, "WARN"), (logging.INFO, "INFO"), (logging.DEBUG, "DEBUG"))
 _TARGET = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 
@@ -57,7 +60,7 @@ def parse_level(word: str, source: str) -> int:
 def parse(text: str, source: str = "DYN_LOG", default: Filter | None = None) -> Filter:
     """`dynamod.actor=trace,warn`: later words win, `::` may stand for `.`, a bare target means all of it (trace).
 
-    What the text leaves open comes from `default`. Raises UserError.
+    What the text leaves open comes from `default`. A bare target has a dot or is one of PACKAGES. Raises UserError.
     """
     default = default or Filter()
     everything = default.default
@@ -69,6 +72,8 @@ def parse(text: str, source: str = "DYN_LOG", default: Filter | None = None) -> 
             everything = LEVELS[name.lower()]
         elif not _TARGET.fullmatch(name):
             raise UserError(f"{source}: cannot read {word!r}", SYNTAX)
+        elif not equals and "." not in name and name not in PACKAGES:
+            parse_level(name, source)
         else:
             targets[name] = parse_level(level, source) if equals and level.strip() else TRACE
     return Filter(everything, targets)

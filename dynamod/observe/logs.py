@@ -96,7 +96,7 @@ def configure(
     `level` (of -v and -vv) is the level of everything, before DYN_LOG's and the file's; their targets stay. Raises
     UserError for a setting that cannot be read.
     """
-    chosen = _filter(level, environ)
+    chosen = chosen_levels(environ, level)
     # a prompt replaces sys.stderr while it waits
     console = Console(_lines(component, stream, environ), None if stream is sys.stderr else stream)
     root = logging.getLogger()
@@ -123,7 +123,8 @@ def adopt_structlog() -> None:
     )
 
 
-def _filter(level: str, environ: Mapping[str, str]) -> Filter:
+def chosen_levels(environ: Mapping[str, str], level: str = "") -> Filter:
+    """What the variables and `level` (of -v and -vv) choose. Raises UserError for a setting that cannot be read."""
     path = environ.get("DYN_LOGGING_CONFIG_PATH", "")
     chosen = parse(environ.get("DYN_LOG", ""), "DYN_LOG", _from_file(path) if path else Filter())
     if level:

@@ -1,6 +1,7 @@
 """A download as a process: `python -m dynamod.preprocess.download MODEL`, so that it can be ended at any moment.
 
-Prints a line of JSON twice a second (`Progress`), and at the end `Found` or `Failed`.
+Prints a line of JSON twice a second (`Progress`), and at the end `Found` or `Failed`. `--look`: says whether the model
+is here or on the hub, and downloads nothing.
 """
 
 import argparse
@@ -34,7 +35,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Found(msgspec.Struct, frozen=True, tag="found"):
-    """Where the model is. `loaded`: bytes that it has, when some of them had to be loaded."""
+    """Where the model is, or with `--look` will be. `loaded`: bytes that it has, when some of them had to be loaded."""
 
     path: str
     loaded: int | None = None
@@ -55,24 +56,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--no-weights", action="store_true")
+    parser.add_argument("--look", action="store_true")
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: _leave(130))
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # the last error is told once, as ours
-    worker = threading.Thread(target=_work, args=(arguments.model, not arguments.no_weights), daemon=True)
+    worker = threading.Thread(
+        target=_work, args=(arguments.model, not arguments.no_weights, arguments.look), daemon=True
+    )
     worker.start()
     worker.join()
     _leave(0)
 
 
-def _work(model: str, weights: bool) -> None:
+def _work(model: str, weights: bool, look: bool) -> None:
+    from .cache import cached
     from .hub import find
 
     try:
         wanted = reference(model)
         assert wanted is not None
-        found = find(wanted, weights=weights)
+        found = (cached(wanted, weights=weights) if look else None) or find(wanted, weights=weights)
+        if look and not isinstance(found, Path):
+            found = found.place
         if isinstance(found, Path):
             _say(Found(str(found)))
             return

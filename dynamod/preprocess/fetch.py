@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import logging
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,14 +13,42 @@ import msgspec
 from dynamod.message.errors import DynamodError, UserError
 
 from . import download
+from .cache import cached
 from .download import Failed, Found, Line, Progress
 from .locate import local
+from .reference import reference
 from .selection import bytes_text
 
 log = logging.getLogger("dynamod.models")
 
 END = 1.0
 """Seconds for the process to end."""
+
+
+LOOK = 5.0
+"""Seconds to learn whether the hub has a model, with the start of the process that asks."""
+
+
+def look(name: str, environ: Mapping[str, str], *, weights: bool = True, within: float = LOOK) -> None:
+    """Return when `name` (as `locate` has it) is here or on the hub, and when no answer has come within seconds.
+
+    Only a model that is not here costs time. `environ`: of the process that will download it. Blocks. Raises UserError
+    for a model that is neither here nor on the hub, and for a hub that is known not to be reached.
+    """
+    wanted = None if local(name) is not None else reference(name)
+    if wanted is None or cached(wanted, weights=weights) is not None:
+        return
+    argv = [sys.executable, "-m", download.__name__, "--look", *([] if weights else ["--no-weights"]), "--", name]
+    # a process, since neither the resolution of names nor the library's own retries can be given a deadline
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=within, env=environ, check=False
+        )
+        line = msgspec.json.decode(done.stdout, type=Line)
+    except (subprocess.TimeoutExpired, msgspec.DecodeError):  # the process that downloads will say what is wrong
+        return
+    if isinstance(line, Failed):
+        raise UserError(line.error, line.hint)
 
 
 def _nobody(_text: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from dynamod.message.errors import UserError
 
 from . import resume
-from .cache import cached, folder, path_of
+from .cache import cached, folder, path_of, root
 from .locate import near
 from .reference import Reference
 from .selection import Selection, Sizes, select
@@ -116,25 +116,29 @@ def _stat(path: Path) -> Any:
 
 
 def _explained(wanted: Reference, error: Exception) -> UserError:
-    """One line of what went wrong, and what to do."""
-    from huggingface_hub import errors
+    """One line of what went wrong, what to do, and where a model was searched that was not found."""
+    from huggingface_hub import constants, errors
 
     def failed(reason: str, hint: str) -> UserError:
         return UserError(f"model '{wanted}' {reason}", hint)
 
     repository = wanted.repository
+    here = f"searched: the folder {Path.cwd()}, the cache {root()}"
+    everywhere = f"{here}, the hub {constants.ENDPOINT}"
     match error:
         case errors.GatedRepoError():
             return failed("is gated", f"accept its terms at https://huggingface.co/{repository} and set HF_TOKEN")
         case errors.RepositoryNotFoundError():
-            return failed("was not found on Hugging Face", f"check the name, or set HF_TOKEN; {near(repository)}")
+            hint = f"check the name, or set HF_TOKEN; {near(repository)}; {everywhere}"
+            return failed("was not found on Hugging Face", hint)
         case errors.OfflineModeIsEnabled() | errors.LocalEntryNotFoundError():
-            return failed("is not in the local cache, and HF_HUB_OFFLINE is set", "unset it, or give a local path")
+            hint = f"unset it, or give a local path; {here}"
+            return failed("is not in the local cache, and HF_HUB_OFFLINE is set", hint)
         case errors.HfHubHTTPError():
             reason = f"could not be downloaded: {_first_line(error)}"
             return failed(reason, "try again or give a local path")
     reason = f"is not in the local cache, and Hugging Face cannot be reached ({_first_line(error)})"
-    return failed(reason, "check the network, or give a local path")
+    return failed(reason, f"check the network, or give a local path; {everywhere}")
 
 
 def _first_line(error: Exception) -> str:

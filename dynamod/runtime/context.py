@@ -16,7 +16,17 @@ import msgspec
 from dynamod.actor import Ref, System
 from dynamod.actor.inspect import inspect_system
 from dynamod.discovery.base import Watcher
-from dynamod.discovery.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
+from dynamod.discovery.keys import (
+    CARDS,
+    EXITED,
+    STATIC,
+    Address,
+    card_key,
+    instance_key,
+    place_of,
+    static_card_key,
+    static_key,
+)
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.records import keep
 from dynamod.discovery.view import View, disagree
@@ -241,7 +251,7 @@ class ComponentContext:
         """
         self.serve(endpoint, ref)
         if static:
-            await self._publish_static(self.address(endpoint))
+            await self._publish_static(self.address(endpoint), card)
             return
         if card is not None:
             await self._require_agreement(card)
@@ -313,7 +323,7 @@ class ComponentContext:
                 "give this one another name: --model-name or served_model_name",
             )
 
-    async def _publish_static(self, address: Address) -> None:
+    async def _publish_static(self, address: Address, card: ModelCard | None) -> None:
         """Raises UserError when somebody serves there already: on this node, or, asked at the address, elsewhere."""
         process_context, transport = self.process_context, self.process_context.transport
         known: set[str] = set()
@@ -330,6 +340,8 @@ class ComponentContext:
             text = f"a static worker serves dyn://{address} already{where}"
             raise UserError(text, "a static address is for one worker: choose another")
         self._put(address.endpoint, static_key(instance), instance)
+        if card is not None:
+            self._put(address.endpoint, static_card_key(instance), card)
 
 
 def _difference(card: ModelCard, other: ModelCard) -> str:

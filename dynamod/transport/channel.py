@@ -21,6 +21,8 @@ log = logging.getLogger("dynamod.transport")
 _encoder = msgspec.msgpack.Encoder()
 _to_node = msgspec.msgpack.Decoder(ToNode)
 _from_node = msgspec.msgpack.Decoder(FromNode)
+_to_node_sizes, _from_node_sizes = newer.sizes(ToNode), newer.sizes(FromNode)
+_WHAT = "a message between process and daemon"
 
 Handler = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
 """Answers a question: command and arguments to a value of MessagePack; raises UserError for the asker's mistakes."""
@@ -48,6 +50,7 @@ class Channel(FramedProtocol):
         self._handler, self._spawn = handler, spawn
         self._decoder: msgspec.msgpack.Decoder[Any] = _to_node if daemon else _from_node
         self._union = ToNode if daemon else FromNode
+        self._sizes = _to_node_sizes if daemon else _from_node_sizes
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._asked = 0
         self._acquainted = False  # a stranger's first message must be one of ours
@@ -107,12 +110,12 @@ class Channel(FramedProtocol):
 
     def _decoded(self, payload: bytes | memoryview) -> None:
         try:
-            self._message(self._decoder.decode(payload))
+            message = self._decoder.decode(payload)
+            newer.count_fields(payload, self._sizes, _WHAT)
+            self._message(message)
             self._acquainted = True
         except msgspec.ValidationError:
-            if not self._acquainted or newer.known(
-                [newer.untyped(payload)], self._union, "a message between process and daemon"
-            ):
+            if not self._acquainted or newer.known([newer.untyped(payload)], self._union, _WHAT):
                 raise
         except KeyError as error:  # something under a lease that has ended
             raise FrameError(str(error)) from None

@@ -7,7 +7,7 @@ import msgspec
 
 from dynamod.actor import Total
 from dynamod.message import newer, tokens
-from dynamod.message.ingress import Delta, Failed, Frame, Step
+from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Step
 from dynamod.message.worker import Cancel, Confirm, Credit, Open, Request
 
 from .base import Sink
@@ -15,6 +15,8 @@ from .outbox import WINDOW
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
+_PART = "a part of an answer"
+_SIZES = newer.sizes(Delta | Step)
 
 
 class InboxStatistics(msgspec.Struct, frozen=True):
@@ -62,8 +64,8 @@ class Inbox:
             deltas, *_ = newer.untyped(payload) or [None]
             if not isinstance(deltas, list):
                 raise
-            frame = Frame(newer.known(deltas, Delta | Step, "a part of an answer"))
-        sinks = self._sinks
+            frame = Frame(newer.known(deltas, Delta | Step, _PART))
+        sinks, look = self._sinks, False
         self._frames += 1
         for delta in frame.deltas:
             if isinstance(delta, Step):
@@ -73,13 +75,18 @@ class Inbox:
                     raise msgspec.ValidationError(str(error)) from None
                 continue
             self._deltas += 1
+            if type(delta) is Accepted:
+                look = True
             sink = sinks.get(delta.stream)
             if sink is None:
                 self._late += 1  # cancelled here while the delta was on its way
                 continue
             if ends(delta):
+                look = True
                 del sinks[delta.stream]
             sink.delta(delta)
+        if look:  # not once per token
+            _count_fields(payload)
         self._uncredited += 1
         if self._uncredited >= WINDOW // 4:
             credit, self._uncredited = self._uncredited, 0
@@ -111,6 +118,15 @@ class Inbox:
     def statistics(self) -> InboxStatistics:
         """A snapshot of this connection."""
         return InboxStatistics(self._frames, self._deltas, self._late, len(self._sinks))
+
+
+def _count_fields(payload: bytes | memoryview) -> None:
+    """Count what a frame and its parts have at their ends that only a newer release knows."""
+    deltas, *more = newer.parts(payload)
+    if more:
+        newer.skip_fields("a frame")
+    for delta in newer.parts(deltas):
+        newer.count_fields(delta, _SIZES, _PART)
 
 
 class InboxStream:

@@ -9,13 +9,14 @@ import msgspec
 from dynamod.actor import Total
 from dynamod.message import newer, tokens
 from dynamod.message.ingress import Delta, Frame, Items, Step, Text, Tokens
-from dynamod.message.worker import Cancel, Confirm, Credit, Open, Request, ToWorker
+from dynamod.message.worker import Cancel, Confirm, Credit, Open, Prefill, Request, ToWorker
 
 from .base import Receive, Reply
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)
 _KINDS, _REQUESTS = newer.kinds(ToWorker), newer.kinds(Request)
+_MESSAGE_SIZES, _REQUEST_SIZES = newer.sizes(ToWorker), newer.sizes(Request)
 
 LARGE = 8 << 20
 """Bytes above which a frame is divided, where it has several deltas: a frame has a limit."""
@@ -56,8 +57,12 @@ class Outbox:
             if not self._refused(newer.untyped(payload)):
                 raise
             return
+        parts = newer.count_fields(payload, _MESSAGE_SIZES, "a message to a worker")
         match message:
             case Open(stream, endpoint, request):
+                parts = newer.count_fields(parts[3], _REQUEST_SIZES, "a request")
+                if isinstance(request, Prefill):
+                    newer.count_fields(parts[1], _REQUEST_SIZES, "a request")
                 receive(endpoint, request, self.reply(stream))
             case Cancel(stream):
                 reply = self.streams.get(stream)

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from dynamod.actor.testing import run
 from dynamod.cli.chat import entries
-from dynamod.cli.chat.answers import InOrder
+from dynamod.cli.chat.answers import InOrder, prepare
 from dynamod.cli.chat.batch import AT_ONCE, WINDOW, Batch
 from dynamod.cli.chat.client import ChatClient, Refused, Response
 from dynamod.cli.interrupt import Interrupts
@@ -168,3 +171,49 @@ def test_a_disk_that_is_full_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No space left") as raised:
         run(made.run(Interrupts()))
     assert "--resume" in raised.value.line()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("kind", ["full", "null", "pipe", "stdout"])
+def test_an_output_that_is_no_file_is_refused_before_a_prompt_is_asked(
+    tmp_path: Path, kind: str, overwrite: bool
+) -> None:
+    job, _ = batch(tmp_path, [{"text": "a"}], Server())
+    reader, writer = os.pipe()
+    if kind == "pipe":
+        os.mkfifo(job.output)
+        os.close(reader)
+        reader = os.open(job.output, os.O_RDONLY | os.O_NONBLOCK)  # else a batch that opens it waits forever
+    else:
+        job.output.symlink_to(f"/proc/self/fd/{writer}" if kind == "stdout" else f"/dev/{kind}")
+    try:
+        with pytest.raises(UserError, match="is a device, a pipe or a socket") as raised:
+            prepare([job], resume=False, overwrite=overwrite)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert raised.value.line().startswith(str(job.output))
+
+
+def test_an_output_may_be_a_link_to_a_file(tmp_path: Path) -> None:
+    job, made = batch(tmp_path, [{"text": "a"}], Server())
+    job.output.symlink_to(tmp_path / "elsewhere.jsonl")
+    assert prepare([job], resume=False, overwrite=False) == 1
+    assert run(made.run(Interrupts())) == 0
+    assert [row["response"] for row in answers_of(job)] == ["a"]
+
+
+def test_a_full_stdout_says_where_the_answers_are(tmp_path: Path) -> None:
+    """The statistics are lost, no answer is."""
+    (tmp_path / "p.jsonl").write_text('{"text": "a"}\n')
+    program = "import sys; sys.argv[1:] = ['in=batch:p.jsonl', 'out=echo_full']\n"
+    program += "from dynamod.cli.main import dynamo_run; dynamo_run()"
+    environ = {**os.environ, "DYNAMOD_SOCKET": str(tmp_path / "d.sock"), "DYNAMOD_CLUSTER": "off", "DYN_LOG": "warn"}
+    words = [sys.executable, "-c", program]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environ, cwd=tmp_path, check=False
+        )
+    said = "error: stdout: No space left on device; the answers are in p.output.jsonl\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    assert json.loads((tmp_path / "p.output.jsonl").read_text())["response"] == "a"

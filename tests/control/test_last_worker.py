@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from dynamod.control.last_worker import LastWorker, ModelWorker, lost, require_others
-from dynamod.discovery.keys import PARKED, card_key, exited_key, instance_key, quarantine_key
+from dynamod.discovery.keys import (
+    PARKED,
+    card_key,
+    exited_key,
+    instance_key,
+    quarantine_key,
+    static_card_key,
+    static_key,
+)
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.discovery import PREFILL, Adapter, Capabilities, Instance, ModelCard
 from dynamod.message.pools import ParkedModel
@@ -107,6 +115,22 @@ def test_the_last_worker_of_all_nodes() -> None:
         node.registry.put_foreign(key, b"gone")
         assert node.refuses(only), "the other node's worker answers nothing"
         node.registry.delete_foreign(key)
+
+
+def test_a_static_worker_is_the_only_one_at_its_address() -> None:
+    node = Node()
+    node.worker()
+    lease = node.registry.grant()
+    node.pids[lease] = lease
+    instance = Instance("n", "backend", "generate", lease, {})
+    node.registry.put(static_key(instance), msgspec.json.encode(instance), lease)
+    assert not node.refuses(lease), "an endpoint without a model"
+    node.registry.put(static_card_key(instance), msgspec.json.encode(CARD), lease)
+    with pytest.raises(LastWorker, match=r"^model m at dyn://n\.backend\.generate will not be served: "):
+        require_others(node, node.graph, "Worker", [lease])  # type: ignore[arg-type]
+    assert not node.refuses(lease, role="prefill"), "it keeps its role, and says so itself"
+    node.states[lease] = "Draining"
+    assert not node.refuses(lease), "it leaves in any case"
 
 
 def test_a_worker_that_leaves_already_is_no_other_one() -> None:

@@ -100,6 +100,13 @@ def test_one_quantization_answers_and_the_files_are_loaded_once(machine: Any, hu
     assert complaints(done.err) == []
 
 
+def test_a_model_that_is_nowhere_is_said_before_a_process_starts(machine: Any, hub: Hub) -> None:
+    serve = ("serve", "graphs.agg:Frontend", "-f", "configs/agg.yaml", "--Worker.engine=mocker", "--Frontend.port=0")
+    line = machine.run("dynamo", *serve, "--Worker.model=nobody/never-heard-of").mistake()
+    assert line.startswith("error: Worker: model 'nobody/never-heard-of' was not found on Hugging Face; check the name")
+    assert f"the cache {machine.folder}/hf/hub, the hub {hub.url}" in line
+
+
 @pytest.mark.engine
 def test_offline_is_said_once_and_soon(machine: Any, hub: Hub) -> None:
     pytest.importorskip("mistralrs")

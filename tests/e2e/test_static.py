@@ -25,6 +25,10 @@ def test_a_static_worker_comes_and_goes(machine: Any) -> None:
         assert machine.chat(url, "hello", model="mine", max_tokens=5)
         taken = machine.run("dynamo-run", "in=dyn://dynamo.backend", "out=echo_core", "sample", "--static-worker")
         assert "a static worker serves dyn://dynamo.backend.generate already" in taken.err.splitlines()[-1]
+        refused = machine.run("dynamo", "drain", "Worker").mistake()
+        assert (
+            "model sample at dyn://dynamo.backend.generate will not be served: no worker other than Worker" in refused
+        )
         worker.end()
         machine.until(lambda: models(machine, url) == [])
     front.end()

@@ -214,6 +214,9 @@ def test_component_is_a_field() -> None:
         ("debug,asyncio=debug", [("asyncio", 10)], []),
         ("trace", [("asyncio", 10)], []),
         ("error", [], [("asyncio", 30)]),
+        ("dynamod", [("dynamod.actor", 5)], [("x", 10)]),
+        ("warn,asyncio", [("asyncio", 5)], [("x", 20)]),
+        ("mine=,x=debug", [("mine", 5), ("x", 10)], []),
     ],
 )
 def test_filters(text: str, shown: list[tuple[str, int]], hidden: list[tuple[str, int]]) -> None:
@@ -222,7 +225,7 @@ def test_filters(text: str, shown: list[tuple[str, int]], hidden: list[tuple[str
     assert [pair for pair in hidden if logging.getLogger(pair[0]).isEnabledFor(pair[1])] == []
 
 
-@pytest.mark.parametrize("text", ["dynamod=loud", "a b=info", "=info", "a[span]=info", "x..y"])
+@pytest.mark.parametrize("text", ["dynamod=loud", "a b=info", "=info", "a[span]=info", "x..y", "loud", "warn,inof"])
 def test_a_filter_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UserError) as caught:
         setup(DYN_LOG=text)

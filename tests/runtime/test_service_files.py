@@ -34,6 +34,7 @@ GRAPH = "target: 'graphs.agg:Frontend', config: configs/agg.yaml"
         (b"3: 4", "unknown 3"),
         (b"socket: 3", "socket is 3"),
         (b"log_level: [a]", "log_level is ['a']"),
+        (b"log_level: loud", "log_level: unknown log level 'loud'"),
         (b"graphs:\n  - {3: 4}", "graphs[0]: unknown 3"),
         *(
             (f"graphs:\n  - {{{GRAPH}, {key}: {value}}}".encode(), f"graphs[0].{key} is ")

@@ -95,10 +95,15 @@ def _goes_on(job: Job) -> FileIO:
 def prepare(jobs: Sequence[Job], *, resume: bool, overwrite: bool) -> int:
     """Find out where each job goes on, and how many prompts are left; a terminal is asked where no flag says it.
 
-    Raises UserError for outputs that belong to other prompts, or that cannot be written.
+    Raises UserError for outputs that belong to other prompts, that are no regular files, or that cannot be written.
     """
     if resume and overwrite:
         raise UserError("--resume and --overwrite exclude each other", "give one")
+    for job in jobs:
+        # a pipe without a reader would block, and no such output can be cut to its last answer
+        if job.output.exists() and not (job.output.is_file() or job.output.is_dir()):
+            hint = "the answers need a file that --resume can read again: remove it, or rename the prompts"
+            raise UserError(f"{job.output} is a device, a pipe or a socket", hint)
     there = [job for job in jobs if has_answers(job)]
     if there and not overwrite and (resume or _wants_more(there)):
         for job in there:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dynamod.cli.interrupt import Interrupts
+from dynamod.cli.output import leave_stdout
 from dynamod.ingress.batches.lines import Entry, answer_row, failure_row
+from dynamod.message.errors import UserError
 
 from .answers import InOrder, Outputs
 from .client import ChatClient, Refused, Response
@@ -66,11 +68,22 @@ class Batch:
                 code = 130
         seconds = time.monotonic() - began
         rate = 1 / max(seconds, 1e-3)
-        for job in self._jobs:
-            print(f"answers: {job.output}{f' ({job.done} were there already)' if job.done else ''}")
-        print(f"{self._saved} prompts in {seconds:.1f} s, {self._failed} failed")
-        print(f"tokens in:  {self._tokens_in} ({self._tokens_in * rate:.1f}/s)")
-        print(f"tokens out: {self._tokens_out} ({self._tokens_out * rate:.1f}/s)", flush=True)
+        lines = [
+            f"answers: {job.output}{f' ({job.done} were there already)' if job.done else ''}" for job in self._jobs
+        ]
+        lines += [
+            f"{self._saved} prompts in {seconds:.1f} s, {self._failed} failed",
+            f"tokens in:  {self._tokens_in} ({self._tokens_in * rate:.1f}/s)",
+            f"tokens out: {self._tokens_out} ({self._tokens_out * rate:.1f}/s)",
+        ]
+        try:
+            print(*lines, sep="\n", flush=True)
+        except BrokenPipeError:  # the reader needs no statistics
+            leave_stdout()
+        except OSError as error:
+            leave_stdout()
+            places = ", ".join(str(job.output) for job in self._jobs)
+            raise UserError(f"stdout: {error.strerror}", f"the answers are in {places}") from None
         return code or (1 if self._failed else 0)
 
     def _entries(self) -> Iterator[tuple[Job, Entry]]:
