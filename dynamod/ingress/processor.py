@@ -10,6 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -354,7 +355,8 @@ class Processor(Actor):
         for attempt in count(1):
             try:
                 here = await self._files_of(card, wanted)
-                model = await asyncio.to_thread(Model.load, here, use_fast_backend=False) if here is not None else None
+                load = partial(Model.load, use_fast_backend=False, apart=True)
+                model = await asyncio.to_thread(load, here) if here is not None else None
                 break
             except Exception as error:
                 expected = isinstance(error, UserError)

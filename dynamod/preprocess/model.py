@@ -23,7 +23,7 @@ from .source import open_card
 from .template import ChatTemplate
 from .tokenizer import Tokenizer
 
-_THREAD_AT = {"fastokens": 100_000, "tokenizers": 2_500}  # characters; at most about 1 ms of work
+_THREAD_AT = {"fastokens": 100_000, "tokenizers": 2_500, "process": -1}  # characters; at most about 1 ms of work
 _LONGEST_TOKEN = 256  # characters; only bounds how many tokens a text has at least
 
 
@@ -58,17 +58,18 @@ class Model:
         self.templates = templates
 
     @classmethod
-    def load(cls, card: ModelCard, *, use_fast_backend: bool = True) -> "Model":
+    def load(cls, card: ModelCard, *, use_fast_backend: bool = True, apart: bool = False) -> "Model":
         """Load what the card names. Raises UserError when a file is missing, or the chat template is not valid.
 
         Without `use_fast_backend` it loads sooner and tokenises slowly until `tokenizer.use_fast_backend` is called.
+        `apart`: see `Tokenizer.from_source`.
         """
         source = open_card(card)
         tokens = dict(source.tokens)
         bos, eos = tokens.pop("bos_token", ""), tokens.pop("eos_token", "")
         kept = source.templates.keys() & {"default", "tool_use"}
         templates = {name: ChatTemplate(source.templates[name], bos, eos, tokens=tokens) for name in kept}
-        return cls(card, Tokenizer.from_source(source, use_fast_backend=use_fast_backend), templates)
+        return cls(card, Tokenizer.from_source(source, use_fast_backend=use_fast_backend, apart=apart), templates)
 
     @property
     def template_source(self) -> str:

@@ -15,8 +15,9 @@ from .decoder import Decoder, make_decoder
 from .infill import infill_of
 from .source import Source
 from .table import build_table
+from .tokenizer_process import ProcessReference, process_reference
 
-Backend = Literal["fastokens", "tokenizers"]
+Backend = Literal["fastokens", "tokenizers", "process"]
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +40,11 @@ class Tokenizer:
 
     `vocab_size`: one more than the largest id. `eos_ids`, `bos_id`: the model's. `special`: its special tokens, as
     text. `infill`: how it fills in between texts, None: not at all. `backend`: the library that encodes, `tokenizers`
-    until `use_fast_backend` has been called.
+    until `use_fast_backend` has been called; `process` is `tokenizers` in a process.
     """
 
     def __init__(self, reference: Any, source: Source) -> None:
-        reference.no_truncation()
-        reference.no_padding()
+        _uncut(reference)
         vocabulary: dict[str, int] = reference.get_vocab(with_added_tokens=True)
         self._table = build_table(reference, vocabulary)
         self._reference: Any = reference
@@ -58,26 +58,36 @@ class Tokenizer:
         self._source = source
         self._fast: Any = None
         self._literal = False
-        self.backend: Backend = "tokenizers"
+        self.backend: Backend = "process" if isinstance(reference, ProcessReference) else "tokenizers"
 
     def use_fast_backend(self) -> None:
         """Let `fastokens` encode if it agrees. Loading it takes three times as long as all the rest, so a model is
         served before; the ids are the same. May run in a thread while others encode.
         """
         reference = self._reference
-        fast = None if self._fast is not None else _fastokens(reference, self._source)
-        if fast is None:
+        if self._fast is not None:
             return
-        self._literal = not _agree(fast, reference, _LITERAL)
-        self._fast = fast
-        self.backend = "fastokens"
-        if self._table and not self._literal:
+        fast = _fastokens(reference, self._source)
+        if fast is not None:
+            self._literal = not _agree(fast, reference, _LITERAL)
+            self._fast = fast
+            self.backend = "fastokens"
+        if fast is not None and self._table and not self._literal:
             self._reference = None  # nothing needs it any more, and it holds tens of MB
+        elif isinstance(reference, ProcessReference):  # needed for good, and a process would hold more memory
+            self._reference = _uncut(self._source.build())
+            self.backend = self.backend if fast is not None else "tokenizers"
 
     @classmethod
-    def from_source(cls, source: Source, *, use_fast_backend: bool = True) -> "Tokenizer":
-        """Load what has been opened already; without the fast backend the caller enables it later. Raises UserError."""
-        made = cls(source.build(), source)
+    def from_source(cls, source: Source, *, use_fast_backend: bool = True, apart: bool = False) -> "Tokenizer":
+        """Load what has been opened already; without the fast backend the caller enables it later. Raises UserError.
+
+        `apart`: a process loads a large file, so that threads of this process do not wait meanwhile.
+        """
+        reference = process_reference(source.tokenizer_file, source.build) if apart else None
+        made = cls(source.build() if reference is None else reference, source)
+        if reference is not None and made._table is None:
+            made = cls(source.build(), source)
         if use_fast_backend:
             made.use_fast_backend()
         return made
@@ -110,7 +120,7 @@ class Tokenizer:
     def decode(self, ids: Any, skip_special: bool = True) -> str:
         """Return the text of a whole answer."""
         reference = self._reference
-        if reference is not None:
+        if reference is not None and not isinstance(reference, ProcessReference):
             return str(reference.decode(list(ids), skip_special_tokens=skip_special))
         decoder = self.decoder(skip_special)
         return decoder.push(ids) + decoder.flush()
@@ -145,6 +155,13 @@ class Tokenizer:
         return found or ""
 
 
+def _uncut(reference: Any) -> Any:
+    """The tokenizer without the truncation and padding that its file asks for."""
+    reference.no_truncation()
+    reference.no_padding()
+    return reference
+
+
 def probe_text(reference: Any) -> str:
     """About 2 kB of everything that tokenizers differ in, with the model's own special tokens in between."""
     added = [token.content for token in reference.get_added_tokens_decoder().values()]
@@ -161,11 +178,11 @@ def _fastokens(reference: Any, source: Source) -> Any | None:
         return None
     try:
         if source.tokenizer_file is not None:
-            fast = fastokens.Tokenizer.from_file(str(source.tokenizer_file))
+            compact = reference.compact() if isinstance(reference, ProcessReference) else None
+            fast = fastokens.Tokenizer.from_file(compact or str(source.tokenizer_file))
         else:
             fast = fastokens.Tokenizer.from_json_str(reference.to_str())
-        fast.no_truncation()
-        fast.no_padding()
+        _uncut(fast)
         for probe in (probe_text(reference), "", " ", "a"):
             if not _agree(fast, reference, probe):
                 log.debug("fastokens and tokenizers differ on %.20r, tokenizers encodes", probe)
