@@ -157,7 +157,7 @@ def _end(process: subprocess.Popen[bytes], fd: int) -> None:
 def process_reference(file: Path | None, build: Callable[[], Any]) -> ProcessReference | None:
     """The reference of a large file in a process; None for a small file, or when the process does not load the file."""
     try:
-        if file is not None and file.stat().st_size >= LARGE:
+        if hasattr(os, "memfd_create") and file is not None and file.stat().st_size >= LARGE:  # Linux
             return ProcessReference(file, build)
     except (OSError, EOFError, msgspec.DecodeError) as error:
         log.debug("no process loads %s (%r), it is loaded here", file, error)
