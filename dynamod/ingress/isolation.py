@@ -78,16 +78,23 @@ def staying(active: ActiveLoad, instance: int) -> int:
     return sum(isinstance(one, Placement) and one.stays() for one in active.at(instance))
 
 
+def foreign(active: ActiveLoad, instance: int) -> int:
+    """How many requests of other ingress processes are at `instance`, as far as the worker has published them."""
+    return sum(not isinstance(one, Placement) for one in active.at(instance))
+
+
 def trial_place(stay: Mapping[int, int], active: ActiveLoad, reserved: int | None, draw: Callable[[], float]) -> int:
     """The instance for a trial, of the keys of `stay`: one where no stream stays, else the one with the fewest.
 
-    `stay`: streams that stay, by instance. `reserved`: the instance that takes no other requests since the last look;
-    kept as long as no other has fewer than one. `draw`: numbers from 0 to 1, so that several ingress processes seldom
-    choose the same instance.
+    Of several the one with the fewest requests of other ingress processes: these would share a crash. `stay`: streams
+    that stay, by instance. `reserved`: the instance that takes no other requests since the last look; kept as long as
+    no other is better. `draw`: numbers from 0 to 1, so that several ingress processes seldom choose the same instance.
     """
-    best = min(stay, key=lambda one: (stay[one], active.of(one).requests, draw()))
-    keep = reserved is not None and reserved in stay and (not stay[reserved] or stay[best])
-    return reserved if keep and reserved is not None else best
+    others = {one: foreign(active, one) for one in stay}
+    best = min(stay, key=lambda one: (stay[one], others[one], active.of(one).requests, draw()))
+    if reserved is None or reserved not in stay:
+        return best
+    return reserved if stay[best] or (not stay[reserved] and others[reserved] <= others[best]) else best
 
 
 class Isolation:

@@ -8,6 +8,7 @@ import pytest
 from dynamod.actor.testing import virtual
 from dynamod.ingress.isolation import KEPT_S, MAX_KEPT, ONLY_QUIET_WAIT_S, QUIET_WAIT_S, RetryBudget
 from dynamod.message.errors import Internal, Overloaded
+from dynamod.message.kv_events import RequestStarted
 from dynamod.router.placement import Placement
 from dynamod.router.router import Prompt, Router
 
@@ -94,6 +95,26 @@ async def test_a_trial_goes_where_no_stream_stays() -> None:
         (free,) = {1, 2, 3} - {one for one in (1, 2, 3) if made.actor.routers["m", ""].state.active.of(one).requests}
         with await suspect(made, group, "s") as trial:
             assert (trial.instance.instance_id, trial.shared) == (free, False)
+
+
+@virtual
+async def test_a_trial_goes_where_no_other_ingress_has_streams() -> None:
+    """They would share the crash. The worker of the trial before is no better if they are there now."""
+    async with desk(3) as (made, group):
+        with await suspect(made, group, "first") as first:
+            ((key, router),) = made.actor.routers.items()
+            used, busy, idle = first.instance.instance_id, *(router.workers - {first.instance.instance_id})
+            for number, worker in enumerate((used, used, busy, busy)):
+                made.actor._events((key, worker), [RequestStarted(number, (), 0)], False)
+            for _ in range(3):
+                own = Placement(first.instance, first.decision, router, lambda: None)
+                router.state.active.start(own, idle, (), 0, 0.0)
+                own.stays, own.leave = (lambda: False), (lambda own=own: own.release() or True)
+            second = suspect(made, group, "second")
+            first.passed()
+            await gathered()
+            with await second as place:
+                assert place.instance.instance_id == idle
 
 
 @virtual
