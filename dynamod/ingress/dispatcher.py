@@ -391,6 +391,9 @@ class Dispatcher(Actor):
         untried = [one.instance_id for one in serving if one.instance_id not in out]
         if not untried and message.pool == PREFILL:
             return None  # its worker that answers is there and waits
+        if not serving and waited < ONLY_QUIET_WAIT_S:
+            isolation.instance = None
+            return None  # the last worker has crashed with another suspect and is started again
         if group is None or not untried:
             raise Overloaded(f"No other instance of model {message.model!r} is ready.", retry_after=1.0)
         active = group.router.state.active

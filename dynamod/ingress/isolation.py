@@ -1,7 +1,8 @@
 """Requests whose worker crashed or hung, tried again one at a time, each alone on one worker.
 
 One of them may be the cause. If it ends another worker while it is alone there, it is. The others then go on as usual,
-except for a few that have no answer yet: more than one request may be such a cause, and these are tried alone too.
+except for those that have no answer yet: more than one request may be such a cause, and these are tried alone too, as
+many as the time allows. One that goes on untried and is a second cause costs one worker more.
 
 A worker whose other streams cannot move to another worker is no place for a trial: a crash would end these streams,
 and would convict no request. The trial goes to a worker without such streams, or waits until one has none.
@@ -12,6 +13,7 @@ from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from math import inf
 
 from dynamod.message.errors import RequestError
 from dynamod.router.active import ActiveLoad
@@ -30,7 +32,11 @@ QUIET_LOOK_S = 0.05
 """Seconds between looks whether the streams that stay have ended."""
 
 MAX_KEPT = 8
-"""Suspects without an answer that are still tried alone after another one was convicted. Each trial takes time."""
+"""Suspects without an answer that are still tried alone after another one was convicted, whatever time that takes."""
+
+KEPT_S = 10.0
+"""Seconds behind a conviction in which further suspects without an answer are tried alone: less than their clock for a
+place."""
 
 
 class RetryBudget:
@@ -55,12 +61,16 @@ class RetryBudget:
 
 @dataclass(slots=True, order=True)
 class Waiting:
-    """A request that waits for its place. The lowest rank is served first. `since`: when its wait began."""
+    """A request that waits for its place. The lowest rank is served first.
+
+    `since`: when its wait began. `until`: when a suspect goes on as an ordinary request, if no trial has begun.
+    """
 
     rank: tuple[int, int]
     message: Acquire = field(compare=False)
     turn: asyncio.Future[Placement] = field(compare=False)
     since: float = field(compare=False, default=0.0)
+    until: float = field(compare=False, default=inf)
 
 
 def staying(active: ActiveLoad, instance: int) -> int:
@@ -68,16 +78,23 @@ def staying(active: ActiveLoad, instance: int) -> int:
     return sum(isinstance(one, Placement) and one.stays() for one in active.at(instance))
 
 
+def foreign(active: ActiveLoad, instance: int) -> int:
+    """How many requests of other ingress processes are at `instance`, as far as the worker has published them."""
+    return sum(not isinstance(one, Placement) for one in active.at(instance))
+
+
 def trial_place(stay: Mapping[int, int], active: ActiveLoad, reserved: int | None, draw: Callable[[], float]) -> int:
     """The instance for a trial, of the keys of `stay`: one where no stream stays, else the one with the fewest.
 
-    `stay`: streams that stay, by instance. `reserved`: the instance that takes no other requests since the last look;
-    kept as long as no other has fewer than one. `draw`: numbers from 0 to 1, so that several ingress processes seldom
-    choose the same instance.
+    Of several the one with the fewest requests of other ingress processes: these would share a crash. `stay`: streams
+    that stay, by instance. `reserved`: the instance that takes no other requests since the last look; kept as long as
+    no other is better. `draw`: numbers from 0 to 1, so that several ingress processes seldom choose the same instance.
     """
-    best = min(stay, key=lambda one: (stay[one], active.of(one).requests, draw()))
-    keep = reserved is not None and reserved in stay and (not stay[reserved] or stay[best])
-    return reserved if keep and reserved is not None else best
+    others = {one: foreign(active, one) for one in stay}
+    best = min(stay, key=lambda one: (stay[one], others[one], active.of(one).requests, draw()))
+    if reserved is None or reserved not in stay:
+        return best
+    return reserved if stay[best] or (not stay[reserved] and others[reserved] <= others[best]) else best
 
 
 class Isolation:
@@ -129,8 +146,11 @@ class Isolation:
             if trial.guilty:
                 self.instance = None
                 self._release()
-        while self._suspects and self._suspects[0].turn.done():
-            del self._suspects[0]  # its client has left, or its clock has passed
+        now = self._loop.time()
+        while self._suspects and ((first := self._suspects[0]).turn.done() or now > first.until):
+            del self._suspects[0]
+            if not first.turn.done():  # else its client has left, or its clock has passed
+                self._acquit(first.message, first.turn)
         if not self._suspects:
             self.instance = None
             return
@@ -140,9 +160,11 @@ class Isolation:
             self._try(self._suspects[0])
 
     def _release(self) -> None:
-        """One suspect was convicted: the others go on, but for the first few that have no answer yet."""
+        """One suspect was convicted: those with an answer go on, and later those for which the time is too short."""
         waiting = [suspect for suspect in self._suspects if not suspect.turn.done()]
-        self._suspects = [suspect for suspect in waiting[:MAX_KEPT] if not suspect.message.received]
+        self._suspects = [suspect for suspect in waiting if not suspect.message.received]  # in front of the others
+        for suspect in self._suspects[MAX_KEPT:]:
+            suspect.until = self._loop.time() + KEPT_S
         for suspect in waiting[len(self._suspects) :]:
             self._acquit(suspect.message, suspect.turn)
 
@@ -158,7 +180,7 @@ class Isolation:
             self._trial = placement
             del self._suspects[0]
             suspect.turn.set_result(placement)
-        elif self.instance is not None:
+        else:
             self._later(QUIET_LOOK_S)
 
     def _later(self, seconds: float) -> None:

@@ -60,11 +60,11 @@ class ClaimedRun:
     """A request that is being worked on, under a claim."""
 
     def __init__(self, run: Run, over: Callable[[], None]) -> None:
-        self._run, self._over = run, over
+        self.inner, self._over = run, over
 
     def cancel(self) -> None:
         """The client disconnected."""
-        self._run.cancel()
+        self.inner.cancel()
         self._over()
 
 

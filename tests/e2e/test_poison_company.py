@@ -48,10 +48,10 @@ class Company:
                 assert stream.error["error"]["code"] == "engine_failed", stream.error
 
 
-def serve(machine: Any) -> tuple[Any, str]:
+def serve(machine: Any, *more: str) -> tuple[Any, str]:
     (machine.folder / "engine.py").write_text(CRASHES)
     flag = f"--Worker.engine=pytok:{machine.folder / 'engine.py'}"
-    command = machine.agg(flag, f"--Worker.ServiceArgs.workers={WORKERS}")
+    command = machine.agg(flag, f"--Worker.ServiceArgs.workers={WORKERS}", *more)
     url = command.ready()
     machine.until(lambda: ready(machine))
     return command, url
@@ -111,4 +111,20 @@ def test_two_of_them_cost_two_workers_each_and_others_are_answered(machine: Any)
     for text, kind in wanted.items():
         assert (ask(machine, url, text, kind)[0] == 422) == (kind != 10)
     assert restarts(machine) <= 4
+    command.end()
+
+
+@together
+def test_streams_of_another_ingress_process_are_convicted_of_nothing(machine: Any) -> None:
+    """A trial may be beside them, so that they share its crash. Each has one error at most, and none of them is 422."""
+    command, url = serve(machine, "--Frontend.ServiceArgs.workers=2")
+    companies = [Company(machine, url) for _ in range(2)]
+    status, answer = ask(machine, url, "the bad one", 61)
+    assert (status, answer["error"]["code"]) == (422, "poison_request"), (answer, command.err)
+    for company in companies:
+        company.ended()
+    machine.until(lambda: ready(machine), 60)
+    assert restarts(machine) == 2
+    for number in range(4):
+        assert ask(machine, url, f"stream {number}", 10)[0] == 200
     command.end()

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from dynamod.actor.testing import virtual
-from dynamod.ingress.isolation import MAX_KEPT, ONLY_QUIET_WAIT_S, QUIET_WAIT_S, RetryBudget
+from dynamod.ingress.isolation import KEPT_S, MAX_KEPT, ONLY_QUIET_WAIT_S, QUIET_WAIT_S, RetryBudget
 from dynamod.message.errors import Internal, Overloaded
+from dynamod.message.kv_events import RequestStarted
 from dynamod.router.placement import Placement
 from dynamod.router.router import Prompt, Router
 
@@ -97,6 +98,26 @@ async def test_a_trial_goes_where_no_stream_stays() -> None:
 
 
 @virtual
+async def test_a_trial_goes_where_no_other_ingress_has_streams() -> None:
+    """They would share the crash. The worker of the trial before is no better if they are there now."""
+    async with desk(3) as (made, group):
+        with await suspect(made, group, "first") as first:
+            ((key, router),) = made.actor.routers.items()
+            used, busy, idle = first.instance.instance_id, *(router.workers - {first.instance.instance_id})
+            for number, worker in enumerate((used, used, busy, busy)):
+                made.actor._events((key, worker), [RequestStarted(number, (), 0)], False)
+            for _ in range(3):
+                own = Placement(first.instance, first.decision, router, lambda: None)
+                router.state.active.start(own, idle, (), 0, 0.0)
+                own.stays, own.leave = (lambda: False), (lambda own=own: own.release() or True)
+            second = suspect(made, group, "second")
+            first.passed()
+            await gathered()
+            with await second as place:
+                assert place.instance.instance_id == idle
+
+
+@virtual
 async def test_a_trial_waits_for_a_worker_without_streams_that_stay() -> None:
     async with desk(2) as (made, group):
         there = await stays(made, 4)
@@ -165,26 +186,80 @@ async def test_when_one_is_guilty_those_with_an_answer_go_on_and_the_others_are_
         assert made.load == 0
 
 
+async def convicted_first(made: Desk, group: asyncio.TaskGroup, others: int) -> list[asyncio.Task[Placement]]:
+    """Suspects without an answer, of which the first that is tried is guilty; the tasks of the others."""
+    tasks = [suspect(made, group, f"s{number}") for number in range(1 + others)]
+    await gathered()
+    (first,) = [task for task in tasks if task.done()]
+    (await first).guilty = True
+    (await first).release()
+    await gathered()
+    return [task for task in tasks if task is not first]
+
+
 @virtual
-async def test_few_are_tried_alone_when_one_is_guilty() -> None:
-    """Each trial takes time, and the cause is known."""
+async def test_when_one_is_guilty_all_others_without_an_answer_are_tried_alone() -> None:
+    """Any of them may be a second cause."""
     async with desk(4) as (made, group):
-        tasks = [suspect(made, group, f"s{number}") for number in range(MAX_KEPT + 3)]
-        await gathered()
-        (trial,) = [await task for task in tasks if task.done()]
-        trial.guilty = True
-        trial.release()
-        await gathered()
-        placed = [await task for task in tasks if task.done()]
-        assert sum(not one.alone for one in placed if one is not trial) == 2
-        assert made.waiting == MAX_KEPT - 1
-        for _ in range(100):
-            await asyncio.sleep(0.1)
-            for task in tasks:
-                if task.done():
+        others = await convicted_first(made, group, 2 * MAX_KEPT)
+        tried = set[asyncio.Task[Placement]]()
+        for _ in range(round(KEPT_S * 10)):
+            for task in others:
+                if task.done() and task not in tried:
+                    assert task.result().alone
+                    tried.add(task)
                     task.result().release()
-        assert all(task.done() for task in tasks)
+            await asyncio.sleep(0.1)
+        assert len(tried) == len(others)
         assert made.load == 0
+
+
+@virtual
+async def test_those_for_whose_trial_the_time_is_too_short_go_on_as_usual() -> None:
+    async with desk(4) as (made, group):
+        others = await convicted_first(made, group, MAX_KEPT + 3)
+        tried = 0
+        while any(not task.done() for task in others):
+            (trial,) = [place for task in others if task.done() and (place := task.result()).alone]
+            tried += 1
+            await asyncio.sleep(2 * KEPT_S / MAX_KEPT)
+            trial.release()
+            await gathered()
+        assert tried == MAX_KEPT
+        assert made.load == 3
+        for task in others:
+            task.result().release()
+
+
+@virtual
+async def test_suspects_wait_for_the_last_worker_which_crashed_with_another_one() -> None:
+    async with desk(1) as (made, group):
+        trial, waits = suspect(made, group, "guilty"), suspect(made, group, "waits", received=1)
+        await gathered()
+        (await trial).guilty = True
+        made.go(1)
+        (await trial).release()
+        await asyncio.sleep(1.0)
+        assert not waits.done()
+        made.come(1)
+        await asyncio.sleep(0.1)
+        (await waits).release()
+        assert made.load == 0
+
+
+@virtual
+async def test_a_suspect_waits_for_no_worker_that_stays_away() -> None:
+    async with desk(1) as (made, group):
+        trial = suspect(made, group, "tried")
+        await gathered()
+        waits = asyncio.gather(made.acquire("waits", alone=True, again=True), return_exceptions=True)
+        made.go(1)
+        (await trial).release()
+        await asyncio.sleep(ONLY_QUIET_WAIT_S - 1.0)
+        assert not waits.done()
+        await asyncio.sleep(1.1)
+        assert isinstance((await waits)[0], Overloaded)
+        assert made.actor._isolations == {} or made.actor._isolations["m", ""].over
 
 
 @virtual

@@ -14,6 +14,7 @@ from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import CompletionRequest
 from dynamod.message.worker import Generate
+from dynamod.migration.request import InFlightRequest
 
 from .cluster import Place
 from .events import Log
@@ -150,35 +151,41 @@ class Client:
         self.at, self.since = instance.process, self.active
         self.on, self.base = instance.instance_id, self.tokens
 
+    @property
+    def _in_flight(self) -> InFlightRequest | None:
+        """The request at its ingress, also that of a model on demand."""
+        run = getattr(self.run, "inner", self.run)  # of a request under a claim
+        return run.in_flight[0] if isinstance(run, RequestRun) else None
+
     def _made_room(self) -> set[int]:
         """Instances to which the request may come back, because it left them only for the trial of another."""
-        return self.run.in_flight[0].made_room if isinstance(self.run, RequestRun) else set()
+        return found.made_room if (found := self._in_flight) is not None else set()
 
     @property
     def bound(self) -> str:
         """The process for which its prompt is being computed elsewhere, or that has it; empty while it has no place."""
-        instance = self.run.in_flight[0].instance if isinstance(self.run, RequestRun) else None
+        instance = found.instance if (found := self._in_flight) is not None else None
         return instance.process if instance is not None else ""
 
     @property
     def waits_for_prompt(self) -> bool:
         """Whether it has a place, and its prompt is being computed elsewhere."""
-        return bool(self.bound) and isinstance(self.run, RequestRun) and not self.run.in_flight[0].attempting
+        return bool(self.bound) and (found := self._in_flight) is not None and not found.attempting
 
     @property
     def can_move(self) -> bool:
         """Whether another instance would take it, if its own one failed now."""
-        return isinstance(self.run, RequestRun) and self.run.in_flight[0].can_move
+        return (found := self._in_flight) is not None and found.can_move
 
     @property
     def displaced(self) -> int:
         """How often it made room for the trial of another."""
-        return self.run.in_flight[0].displaced if isinstance(self.run, RequestRun) else 0
+        return found.displaced if (found := self._in_flight) is not None else 0
 
     @property
     def tries(self) -> int:
         """How often it was sent, without those sends after which it made room, or was refused by who was ending."""
-        refused = self.run.in_flight[0].refused if isinstance(self.run, RequestRun) else 0
+        refused = found.refused if (found := self._in_flight) is not None else 0
         return len(self.sends) - self.displaced - refused
 
     # ingress.base.ResponseSink.

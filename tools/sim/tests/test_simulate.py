@@ -48,6 +48,7 @@ def test_seeds_hold(first: int) -> None:
         2601316,
         2601776,
         2602622,
+        3000273,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
