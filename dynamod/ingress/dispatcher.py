@@ -392,8 +392,9 @@ class Dispatcher(Actor):
         if not untried and message.pool == PREFILL:
             return None  # its worker that answers is there and waits
         if not serving and waited < ONLY_QUIET_WAIT_S:
-            isolation.instance = None
+            isolation.instance, isolation.restarting = None, True
             return None  # the last worker has crashed with another suspect and is started again
+        isolation.restarting = False
         if group is None or not untried:
             raise Overloaded(f"No other instance of model {message.model!r} is ready.", retry_after=1.0)
         active = group.router.state.active

@@ -119,6 +119,8 @@ class Isolation:
         self._timer: asyncio.TimerHandle | None = None
         self.instance: int | None = None
         """The worker of the trial, which takes no other requests."""
+        self.restarting = False
+        """No worker is left; a suspect waits for one that is started again."""
 
     @property
     def over(self) -> bool:
@@ -180,7 +182,7 @@ class Isolation:
             self._trial = placement
             del self._suspects[0]
             suspect.turn.set_result(placement)
-        else:
+        elif self.instance is not None or self.restarting:
             self._later(QUIET_LOOK_S)
 
     def _later(self, seconds: float) -> None:

@@ -49,6 +49,9 @@ def test_seeds_hold(first: int) -> None:
         2601776,
         2602622,
         3000273,
+        5602254,
+        5602314,
+        5602584,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
