@@ -8,8 +8,8 @@ from collections import deque
 _given: set[int] = set()
 """Ports that may be used a moment later."""
 _reserved: "deque[socket.socket]" = deque()
-"""Names of the last ones that no other process of tests can have meanwhile."""
-RESERVED = 64
+"""Names of the last ones. No other process of tests gets such a port, also while its server is down for a while."""
+RESERVED = 512
 
 
 def free_port(host: str = "127.0.0.1") -> int:
