@@ -397,7 +397,7 @@ MUTANTS: list[tuple[Patch, int, str, set[str]]] = [
     (tries_beside_streams_that_stay, 8, "poison,staying", {"poison"}),
     (takes_doubled_pieces, 3, "repeat", {"the text is the reference", "finished is complete"}),
     (keeps_sessions, 0, "transfer", {"sessions end", "sessions expire"}),
-    (keeps_prompts_of_who_left, 2, "transfer,leave,hang", {"work for nobody", "sessions end"}),
+    (keeps_prompts_of_who_left, 5, "transfer,leave,hang", {"work for nobody", "sessions end"}),
     (keeps_the_load_of_prompts, 0, "transfer", {"load is released"}),
     (never_expires, 1, "transfer", {"sessions expire"}),
     (waits_for_ever_for_readers, 4, "transfer", {"sessions expire"}),
