@@ -120,7 +120,7 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """Run a command. UserError becomes its line on stderr, Ctrl-C exit code 130, a closed pipe no error at all."""
     tolerate_letters()
     try:
-        _check_log_settings()
+        _check_variables()
         return main(argv)
     except UserError as error:
         return _mistake(error.line(), error.exit_code or 2)
@@ -153,12 +153,16 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
             attached.leave_early()
 
 
-def _check_log_settings() -> None:
-    """Raise UserError for log settings that cannot be read: before a daemon is forked, and for every command alike."""
+def _check_variables() -> None:
+    """Raise UserError for variables that cannot be read: before a daemon is forked, and for every command alike."""
     if any(os.environ.get(name) for name in ("DYN_LOG", "DYN_LOGGING_CONFIG_PATH")):
         from dynamod.observe.logs import chosen_levels
 
         chosen_levels(os.environ)
+    if os.environ.get("DYNAMOD_FEATURES"):
+        from dynamod.extension.installed import disabled
+
+        disabled()
 
 
 def _mistake(line: str, code: int) -> int:

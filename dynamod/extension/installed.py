@@ -25,7 +25,10 @@ def installed() -> Mapping[str, Feature]:
 
 
 def why_off(features: Mapping[str, Feature], text: str) -> dict[str, str]:
-    """Why each feature is off; "" for those that are on. `text`: the value of DYNAMOD_FEATURES. Raises UserError."""
+    """For each feature the reason why the feature is off, "" for a feature that is on.
+
+    `text`: the value of DYNAMOD_FEATURES. Raises UserError for an unknown name and for a name without a minus.
+    """
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         if word != "none" and word.removeprefix("-") not in features:

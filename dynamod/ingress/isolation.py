@@ -1,8 +1,8 @@
 """Requests whose worker crashed or hung, tried again one at a time, each alone on one worker.
 
 One of them may be the cause. If it ends another worker while it is alone there, it is. The others then go on as usual,
-except for those that have no answer yet: more than one request may be such a cause, and these are tried alone too, as
-many as the time allows. One that goes on untried and is a second cause costs one worker more.
+except for requests without an answer. More than one request may crash workers, so requests without an answer are tried
+alone too, as many as the time allows. A second cause that was not tried alone costs one more worker.
 
 A worker whose other streams cannot move to another worker is no place for a trial: a crash would end these streams,
 and would convict no request. The trial goes to a worker without such streams, or waits until one has none.
@@ -63,7 +63,8 @@ class RetryBudget:
 class Waiting:
     """A request that waits for its place. The lowest rank is served first.
 
-    `since`: when its wait began. `until`: when a suspect goes on as an ordinary request, if no trial has begun.
+    `since`: start of the wait. `until`: end of the wait of a suspect, which goes on without a trial then. Both are
+    seconds of the loop's clock.
     """
 
     rank: tuple[int, int]

@@ -1,5 +1,6 @@
 """The package works without the folder of a feature, and names a feature that is switched off."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -21,7 +22,7 @@ COMMANDS = {"replay": ["bench"]}
 
 @pytest.fixture
 def without(machine: Any, request: pytest.FixtureRequest) -> Any:
-    """A machine whose package lacks the folder of a feature, and of those that require it."""
+    """A machine whose package lacks one feature, and each feature that requires it."""
     copy = machine.folder / "copy"
     name: str = request.param
     ignored = shutil.ignore_patterns("__pycache__")
@@ -73,9 +74,11 @@ def test_features_that_are_switched_off(machine: Any) -> None:
         for path in paths:
             status, text = machine.ask(url, path, {})
             assert (status, f"feature '{name}'" in text) == (404, True)
+            assert name == "anthropic" or json.loads(text)["error"]["code"] == "feature_off"
 
 
 def test_a_name_that_is_unknown(machine: Any) -> None:
-    for words in (("features",), ("serve", "graphs.agg:Frontend")):
-        said = ended(machine, *words, DYNAMOD_FEATURES="-nobody").mistake()
+    commands = [("dynamo", "features"), ("dynamo", "serve", "graphs.agg:Frontend"), ("dynamo-run", "out=echo_core")]
+    for words in (*commands, ("dynamod",)):
+        said = machine.start(*words, DYNAMOD_FEATURES="-nobody").wait(60).mistake()
         assert "DYNAMOD_FEATURES names '-nobody'; known features: " in said
