@@ -9,7 +9,7 @@ import dynamod
 from dynamod.http.settings import FrontendSettings
 
 from .endpoint import Endpoint
-from .rules import tighten
+from .rules import SHARED, tighten
 
 _REF = "#/components/schemas/"
 
@@ -125,13 +125,11 @@ def _schemas(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[
     if settings.unknown_fields == "ignore":
         for schema in schemas.values():
             schema.pop("additionalProperties", None)
-    tighten(schemas)
+    tighten(schemas, SHARED)
     for one in endpoints:
         if one.request is not None and one.rules:
             schemas[one.request.__name__]["allOf"] = [*one.rules]
-        for name, checked in one.values.items():
-            properties = schemas[name].get("properties", {}) | checked.get("properties", {})
-            schemas[name] |= {**checked, "properties": properties}
+        tighten(schemas, one.values)
     return schemas | _SHARED
 
 

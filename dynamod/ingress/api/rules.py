@@ -8,6 +8,7 @@ Where JSON Schema cannot say a rule (one number below another), it says a strict
 document allows, so a rule that is missing here is found.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from dynamod.preprocess.checks import TOOL_NAME
@@ -72,21 +73,31 @@ TEXTS_OR_IDS = either(*TEXTS["anyOf"], _IDS, items(_IDS, **MANY))
 """One text, a list of texts, token ids, or a list of lists of token ids."""
 
 
-def tighten(schemas: dict[str, Schema]) -> None:
-    """Say in the schemas of single values what is checked of them."""
-    for name, changes in {
-        "Message": {"content": either(NULL, TEXT, _SAID), "audio": NULL, "function_call": NULL},
-        "NvExt": {"max_thinking_tokens": NULL},
-        "Function": {"name": WORDS, "arguments": either({"enum": [None, "", "{}"]}, {"type": "object"})},
-        "ResponseFormat": {"type": {"enum": ["text", "json_object", "json_schema"]}},
-        "ChatRequest": {
+SHARED: dict[str, Schema] = {
+    "Message": {
+        "properties": {"content": either(NULL, TEXT, _SAID), "audio": NULL, "function_call": NULL},
+        "anyOf": [*_ROLES],
+    },
+    "Part": typed("text", "refusal", text=TEXT),
+    "NvExt": {"properties": {"max_thinking_tokens": NULL}},
+    "Function": {
+        "properties": {"name": WORDS, "arguments": either({"enum": [None, "", "{}"]}, {"type": "object"})},
+    },
+    "ResponseFormat": {"properties": {"type": {"enum": ["text", "json_object", "json_schema"]}}},
+    "ChatRequest": {
+        "properties": {
             "tools": either(NULL, items(_TOOL)),
             "tool_choice": either({"enum": [None, "none", "auto", "required"]}, _TOOL),
-        },
-        "CompletionRequest": {"prompt": TEXTS_OR_IDS},
-        "TokenizeRequest": {"tools": either(NULL, items(_TOOL)), "chat_template": NULL},
-    }.items():
-        if name in schemas:
-            schemas[name]["properties"] |= changes
-    if "Message" in schemas:
-        schemas["Message"]["anyOf"], schemas["Part"] = [*_ROLES], typed("text", "refusal", text=TEXT)
+        }
+    },
+    "CompletionRequest": {"properties": {"prompt": TEXTS_OR_IDS}},
+    "TokenizeRequest": {"properties": {"tools": either(NULL, items(_TOOL)), "chat_template": NULL}},
+}
+"""What holds for structs of the core, by name; structs of a feature are in `values` of its endpoints."""
+
+
+def tighten(schemas: dict[str, Schema], values: Mapping[str, Schema]) -> None:
+    """Add to schemas what `values` says of them by name: properties one by one, else whole keywords."""
+    for name in values.keys() & schemas.keys():
+        properties = schemas[name].get("properties", {}) | values[name].get("properties", {})
+        schemas[name] |= {**values[name], "properties": properties}
