@@ -1,6 +1,7 @@
 """Adapters that clients load and unload: told to all workers of a model, also to those that lack them later."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -138,7 +139,29 @@ class AdapterLoader:
                     changed.append((instance, before))
             elif not isinstance(outcome, BadRequest | NotFound):
                 self._spawn(self._restore(instance, name, before), f"adapter {name} as it was")
-        return [why for why in await asyncio.gather(*[self._restore(one, name, had) for one, had in changed]) if why]
+        return [why for why in await asyncio.gather(*[self._undone(one, name, had) for one, had in changed]) if why]
+
+    async def _undone(self, instance: Instance, name: str, before: Adapter | None) -> str:
+        """`_restore`, until the ingress knows it: no later record of the worker makes the adapter appear for a moment.
+
+        `instance` has changed. What it had then is awaited first: after that, the state before is its newest.
+        """
+        await self._known_of(instance, name, lambda digest: digest != _digest(before))
+        if why := await self._restore(instance, name, before):
+            return why
+        await self._known_of(instance, name, lambda digest: digest == _digest(before))
+        return ""
+
+    async def _known_of(self, instance: Instance, name: str, holds: Callable[[str], bool]) -> None:
+        """Wait until the view shows that about the adapter's digest at a worker, empty where it has none."""
+
+        def shown() -> bool:
+            card = self._view.card_of(name, instance)
+            return holds(_digest(None if card is None else card.adapter))
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KNOWN):
+                await self._view.until(shown)
 
     async def _restore(self, instance: Instance, name: str, before: Adapter | None) -> str:
         """Have a worker be as before; returns why it is not."""
@@ -210,6 +233,10 @@ class AdapterLoader:
             log.warning(
                 "a worker of model %s goes without the adapter %s: %s", change.model, change.adapter.name, found
             )
+
+
+def _digest(adapter: Adapter | None) -> str:
+    return "" if adapter is None else adapter.digest
 
 
 def _who(instance: Instance) -> str:

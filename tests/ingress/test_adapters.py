@@ -26,7 +26,7 @@ class Mocked:
     """Workers that load what is asked, or refuse it (`broken`), or say nothing (`silent`), and an ingress before them.
 
     `asked`: what came to which worker. `gone`: workers that have forgotten what they had loaded before. The digest of a
-    file is its path's length.
+    file is its path's length. `late`: seconds until the ingress sees a card that a worker has changed.
     """
 
     def __init__(self) -> None:
@@ -36,6 +36,7 @@ class Mocked:
         self.asked: list[tuple[int, str]] = []
         self.cards: dict[str, ModelCard] = {}
         self.leases: dict[int, int] = {}
+        self.late = 0.0
         self.tasks: list[Any] = []
         self.view.on_model(self._model)
         self.changes = AdapterChanges()
@@ -73,6 +74,12 @@ class Mocked:
             asyncio.get_running_loop().call_soon(self._do, instance, request, sink)
         return self
 
+    def _change(self, instance: Instance, card: ModelCard) -> None:
+        if self.late:
+            asyncio.get_running_loop().call_later(self.late, self._publish, instance, card)
+        else:
+            self._publish(instance, card)
+
     def _do(self, instance: Instance, request: Any, sink: Any) -> None:
         items: tuple[bytes, ...] = ()
         if isinstance(request, LoadAdapter):
@@ -81,9 +88,9 @@ class Mocked:
                 return
             found = msgspec.structs.replace(request.adapter, digest=f"{len(request.adapter.path):x}")
             items = (msgspec.json.encode(found),)
-            self._publish(instance, msgspec.structs.replace(CARD, adapters=(found,)))
+            self._change(instance, msgspec.structs.replace(CARD, adapters=(found,)))
         else:
-            self._publish(instance, CARD)
+            self._change(instance, CARD)
         sink.delta(Items(1, 0, items, "stop"))
 
     def cancel(self) -> None: ...
@@ -118,6 +125,35 @@ async def test_where_one_cannot_the_others_forget_it() -> None:
     assert caught.value.param == "lora_path"
     assert mocked.having("x") == []
     assert mocked.asked[3:] == [(1, "UnloadAdapter"), (3, "UnloadAdapter")]
+
+
+@virtual
+async def test_a_failed_load_is_answered_when_the_ingress_knows_that_it_is_undone() -> None:
+    mocked = Mocked()
+    mocked.late = 1.0
+    for number in (1, 2):
+        mocked.come(number)
+    mocked.broken.add(2)
+    with pytest.raises(BadRequest, match=r"^g/Worker.2: no adapter$"):
+        await mocked.loader.load("m", ONE, inplace=False)
+    assert (mocked.having("x"), sorted(mocked.cards)) == ([], ["m"])
+    changes: list[str] = []
+    mocked.view.on_model(lambda name, _card: changes.append(name))
+    await asyncio.sleep(5.0)
+    assert changes == [], "no late record makes the adapter appear"
+
+
+@virtual
+async def test_a_failed_load_does_not_wait_for_ever_for_records_of_a_worker() -> None:
+    mocked = Mocked()
+    mocked.late = 1e6
+    for number in (1, 2):
+        mocked.come(number)
+    mocked.broken.add(2)
+    before = asyncio.get_running_loop().time()
+    with pytest.raises(BadRequest, match=r"^g/Worker.2: no adapter$"):
+        await mocked.loader.load("m", ONE, inplace=False)
+    assert asyncio.get_running_loop().time() - before == pytest.approx(10.0)
 
 
 @virtual
