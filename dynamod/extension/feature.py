@@ -23,3 +23,7 @@ class Feature:
     endpoints: Callable[[], Sequence[Any]] = tuple
     part: Callable[[Any], Any] | None = None
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
+    stages: Callable[[Any], Any] | None = None
+    """Makes a `migration.stages.Begin` of the `migration.stages.StageContext` of an ingress process."""
+    dispatch: Callable[[Any], Any] | None = None
+    """Makes an `ingress.dispatch_stage.DispatchStage` of the dispatcher of an ingress process."""

@@ -21,6 +21,7 @@ import msgspec
 from dynamod.actor import Actor, Reason, control, handle
 from dynamod.discovery.keys import PREFILL_SETTINGS
 from dynamod.discovery.view import Serving, View
+from dynamod.extension.installed import enabled
 from dynamod.http.metrics import Histogram
 from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded, RequestError
@@ -34,16 +35,13 @@ from dynamod.router.router import Prompt, Router, RouterSettings
 from dynamod.transport.base import Transport
 
 from .counts import HIT_RATE, MigrationCounts, Overhead, PeerCounts, PrefillCounts, Preparation, Stage
-from .isolation import ONLY_QUIET_WAIT_S, QUIET_WAIT_S, Isolation, RetryBudget, Waiting, staying, trial_place
+from .dispatch_stage import DispatchStage, Key, Waiting
 from .subscriptions import EventSubscriptions
 
 log = logging.getLogger("dynamod.frontend")
 
 HOUSEKEEPING = 0.5
 """Seconds between looks for load that was never released and for subscriptions that are silent."""
-
-Key = tuple[str, str]
-"""Model and pool."""
 
 Row = tuple[str, dict[str, str], msgspec.Struct]
 """Of metrics: prefix, labels, numbers."""
@@ -125,7 +123,7 @@ class Dispatcher(Actor):
         self._cards: dict[str, ModelCard] = {}
         self._groups: dict[Key, _Group] = {}
         self._queues: dict[Key, list[Waiting]] = {}
-        self._isolations: dict[Key, Isolation] = {}
+        self._stages: list[DispatchStage] = []
         self.decisions = DecisionLog(decisions)
         self._arrivals = count()
         self._follow_due = self._closed = False
@@ -133,7 +131,7 @@ class Dispatcher(Actor):
     async def started(self) -> None:
         """Begin to follow the view."""
         self._loop = asyncio.get_running_loop()
-        self._budget = RetryBudget(self._loop.time)
+        self._stages = [one.dispatch(self) for one in enabled() if one.dispatch is not None]
         self._subscriptions = EventSubscriptions(self._transport, self.context.task, self._loop.time, self._events)
         self._view.on_change(self._changed)
         self.context.task(self._keep_house(), "housekeeping")
@@ -153,12 +151,12 @@ class Dispatcher(Actor):
     async def acquire(self, message: Acquire) -> Placement | RequestError | asyncio.Future[Placement]:
         """Place a request now, queue it, or refuse it. A bug in the decision is that request's error."""
         key = (message.model, message.pool)
-        if message.alone:
-            return self._isolation(key).add(message)
-        self._budget.requests += not message.again
+        for stage in self._stages:
+            if (place := stage.acquire(key, message)) is not None:
+                return place
         self._serve_queue(key)
         try:
-            return self._place(key, message) or self._enqueue(key, message)
+            return self.place(key, message) or self._enqueue(key, message)
         except Internal as error:
             return error
 
@@ -175,7 +173,7 @@ class Dispatcher(Actor):
             return await self.acquire(acquire)
         if decision.remote:
             try:
-                self._place((acquire.model, PREFILL), acquire)
+                self.place((acquire.model, PREFILL), acquire)
             except Internal:
                 pass  # logged; the prompt is computed where it is answered
             if acquire.placement is None:
@@ -240,21 +238,21 @@ class Dispatcher(Actor):
         return {key: group.router for key, group in self._groups.items()}
 
     def reserved(self, key: Key) -> int | None:
-        """The instance that takes no request but the one which is tried alone there."""
-        isolation = self._isolations.get(key)
-        return isolation.instance if isolation is not None else None
+        """The instance that takes only requests which are alone there."""
+        return next((one for stage in self._stages if (one := stage.reserved(key)) is not None), None)
 
     def waiting_tokens(self, key: Key) -> int:
         """Tokens of the prompts of requests in a queue."""
         return sum(one.message.prompt.tokens for one in self._queues.get(key, ()) if not one.turn.done())
 
     def waiting(self, key: Key) -> int:
-        """Requests in a queue, or waiting to be tried alone."""
-        return sum(not one.turn.done() for one in self._queues.get(key, ())) + len(self._isolations.get(key, ()))
+        """Requests in a queue, or at a stage."""
+        queued = sum(not one.turn.done() for one in self._queues.get(key, ()))
+        return queued + sum(stage.waiting(key) for stage in self._stages)
 
     # Placing.
 
-    def _place(self, key: Key, message: Acquire) -> Placement | None:
+    def place(self, key: Key, message: Acquire) -> Placement | None:
         """Decide, and count the request as load there. None when nobody can take it now.
 
         Raises Internal: a bug in the decision is the error of this request, and of no other.
@@ -271,13 +269,13 @@ class Dispatcher(Actor):
         group = self._group(key)
         if group is None:
             return None
-        router, serving, exclude = group.router, self._serving(key), message.exclude
+        router, serving, exclude = group.router, self.serving(key), message.exclude
         if (reserved := self.reserved(key)) is not None:
             if not message.alone:
                 exclude = {*exclude, reserved}
             else:
                 exclude = {one.instance_id for one in serving.instances if one.instance_id != reserved}
-        unable, decision = self._unable(key, message), None
+        unable, decision = self.unable(key, message), None
         if slow := {one: "is slow" for one in self._view.slow if serving.get(one) is not None}:
             decision = router.decide(message.prompt, serving.instances, exclude, {**unable, **slow})
         if decision is None:  # a slow instance is better than none
@@ -297,13 +295,13 @@ class Dispatcher(Actor):
         counts.overhead.scheduling.observe((perf_counter() - started) * 1000)
         return placement
 
-    def _unable(self, key: Key, message: Acquire) -> Mapping[int, str]:
+    def unable(self, key: Key, message: Acquire) -> Mapping[int, str]:
         """Instances that cannot answer it, and why: mostly there are none."""
         words, adapter, found = message.prompt.form_words(message.received), message.adapter, dict[int, str]()
         if words is not None:
             found = dict.fromkeys(self._view.unable(key[0], words), "does not keep to such a form")
         if adapter is not None:
-            able, all_ = self._view.served(adapter.name, adapter, key[1]), self._serving(key).instances
+            able, all_ = self._view.served(adapter.name, adapter, key[1]), self.serving(key).instances
             lacking = (one.instance_id for one in all_ if able.get(one.instance_id) is None)
             found |= dict.fromkeys(lacking, "lacks the adapter")
         return found
@@ -335,6 +333,11 @@ class Dispatcher(Actor):
         self._queue(key, message, turn)
         return turn
 
+    def queue(self, key: Key, message: Acquire, turn: asyncio.Future[Placement]) -> None:
+        """Have a request wait in the queue, which is served soon. `turn` gets its place."""
+        self._queue(key, message, turn)
+        self._loop.call_soon(self._serve_queue, key)
+
     def _queue(self, key: Key, message: Acquire, turn: asyncio.Future[Placement]) -> None:
         insort(self._queues.setdefault(key, []), Waiting((-message.priority, next(self._arrivals)), message, turn))
 
@@ -348,7 +351,7 @@ class Dispatcher(Actor):
             if waiting.turn.done():
                 continue  # its client has left, or its clock has passed
             try:
-                placement = self._place(key, waiting.message)
+                placement = self.place(key, waiting.message)
             except Internal as error:
                 waiting.turn.set_exception(error)
                 continue
@@ -363,68 +366,21 @@ class Dispatcher(Actor):
 
     def _load_fell(self, key: Key) -> None:
         """A worker may have become free: serve the queue, soon."""
-        if (isolation := self._isolations.get(key)) is not None:
-            if isolation.over:
-                del self._isolations[key]
-            else:
-                self._loop.call_soon(isolation.serve)
+        for stage in self._stages:
+            stage.load_fell(key)
         if self._queues.get(key):
             self._loop.call_soon(self._serve_queue, key)
 
-    # Requests that may have been the cause of a crash.
-
-    def _isolation(self, key: Key) -> Isolation:
-        found = self._isolations.get(key)
-        if found is None:
-            found = self._isolations[key] = Isolation(
-                partial(self._place_alone, key), partial(self._acquit, key), self._budget
-            )
-        return found
-
-    def _place_alone(self, key: Key, message: Acquire, instance: int | None, waited: float) -> Placement | None:
-        """Place a suspect alone at an untried worker; None while it waits for one without streams that stay.
-
-        The other requests there move to other workers. Raises Overloaded.
-        """
-        group, isolation, serving = self._group(key), self._isolations[key], self._serving(key).instances
-        out = {*message.exclude, *self._unable(key, message)}
-        untried = [one.instance_id for one in serving if one.instance_id not in out]
-        if not untried and message.pool == PREFILL:
-            return None  # its worker that answers is there and waits
-        if not serving and waited < ONLY_QUIET_WAIT_S:
-            isolation.instance, isolation.restarting = None, True
-            return None  # the last worker has crashed with another suspect and is started again
-        isolation.restarting = False
-        if group is None or not untried:
-            raise Overloaded(f"No other instance of model {message.model!r} is ready.", retry_after=1.0)
-        active = group.router.state.active
-        stay = {one: staying(active, one) for one in untried}
-        chosen = isolation.instance = trial_place(stay, active, instance, self.context.random.random)
-        if stay[chosen]:
-            limit = QUIET_WAIT_S if len(serving) > 1 else ONLY_QUIET_WAIT_S
-            if waited < limit:
-                return None  # the chosen worker takes no other requests, so these streams are its last ones
-            if not message.received:
-                text = (
-                    f"A worker of model {message.model!r} crashed with the request, and each other worker has streams "
-                    f"that cannot move to another one, for more than {limit:g} s."
-                )
-                raise Overloaded(text, retry_after=limit)
-        left = [one for one in active.at(chosen) if isinstance(one, Placement) and not one.leave()]
-        placement = self._place(key, message)
-        if placement is not None:
-            placement.shared = bool(left)
-        return placement
-
-    def _acquit(self, key: Key, message: Acquire, turn: asyncio.Future[Placement]) -> None:
-        message.alone, message.again = False, True
-        self._queue(key, message, turn)
-        self._loop.call_soon(self._serve_queue, key)
-
     # Following the workers.
 
-    def _serving(self, key: Key) -> Serving:
+    def serving(self, key: Key) -> Serving:
+        """The ready instances of a model in a pool."""
         return self._view.served(key[0], self._cards.get(key[0]), key[1])
+
+    def router(self, key: Key) -> Router | None:
+        """The router of a model and pool; None for a model that is not served."""
+        group = self._group(key)
+        return group.router if group is not None else None
 
     def _group(self, key: Key) -> _Group | None:
         """The group, a new one when it is asked for the first time; None for a model that is not served."""
@@ -446,7 +402,7 @@ class Dispatcher(Actor):
         """Look again at which workers there are, and subscribe to those that are new or have changed."""
         self._follow_due = False
         for key, group in self._groups.items() if not self._closed else ():
-            instances = self._serving(key).instances
+            instances = self.serving(key).instances
             if group.seen is instances:
                 continue
             before, live = group.live, {one.instance_id: one for one in instances}

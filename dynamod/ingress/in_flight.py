@@ -8,14 +8,15 @@ from typing import Any
 
 from dynamod.actor import ActorUnreachable
 from dynamod.discovery.view import View
+from dynamod.extension.installed import enabled
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, RequestError
 from dynamod.message.ingress import Logprobs, PromptLogprobs
 from dynamod.message.worker import REPLAY, Generate, form_words
-from dynamod.migration.base import Limits
-from dynamod.migration.prompt import RemotePrompt, TakeLogprobs
+from dynamod.migration.base import Choice, Limits, TakeLogprobs
 from dynamod.migration.request import InFlightRequest
+from dynamod.migration.stages import Ask, MakeStage, StageContext
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.output import RecordedOutput
 from dynamod.router.placement import DispatcherClient, Placement
@@ -29,8 +30,8 @@ from .lowering import Lowered
 from .parked import ParkedModels
 from .parsing import ParsedSink, most_calls
 from .peer_fetch import PeerFetch
+from .prompt_stage import PromptStage, RemotePrompt
 from .remote_prefill import RemotePrefill
-from .suspicions import RequestSuspicions
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 
@@ -66,7 +67,8 @@ class RequestsInFlight:
         self._view, self._transport, self._dispatcher = view, transport, dispatcher
         self._spawn, self._now, self._counts = spawn, now, counts
         self._limits, self._migration_limit, self._longest = limits, migration_limit, longest
-        self._suspicions = RequestSuspicions(view, now, node)
+        context = StageContext(view, now, node)
+        self._begins = [one.stages(context) for one in enabled() if one.stages is not None]
         self._prefill = RemotePrefill(view, transport, dispatcher, limits, lambda name: counts[name].prefill)
         self._peers = PeerFetch(view, transport, lambda name: counts[name].peers)
         self._parked = parked
@@ -80,7 +82,7 @@ class RequestsInFlight:
         """Begin to serve a request; the sink is called from now on. Raises BadRequest, Overloaded, PoisonRequest."""
         self.started += 1
         name = lowered.card.name
-        suspects = [self._suspicions.check(request) for request in lowered.requests]
+        stages = [[begin(request) for begin in self._begins] for request in lowered.requests]
         if not self._view.served(name, lowered.card, "").instances:
             raise Overloaded(f"No instance of model {name!r} is ready.", retry_after=1.0)
         if lowered.card.capabilities.needs_prefill and not self._view.served(name, lowered.card, PREFILL).instances:
@@ -94,9 +96,9 @@ class RequestsInFlight:
             sink.echoed(lowered.echo)
         if lowered.prompt_ids:
             sink.recorded(lowered.prompt_ids, [one.ids for one in lowered.outputs if isinstance(one, RecordedOutput)])
-        sink.started(len(suspects), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
+        sink.started(len(stages), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
         try:
-            choices = [partial(self._choice, job, run, lowered, *one) for one in enumerate(suspects)]
+            choices = [partial(self._choice, job, run, lowered, *one) for one in enumerate(stages)]
             await self._begin(run, choices, lowered.at_once or len(choices))
         except ActorUnreachable as error:
             run.fail(Overloaded(f"the processor is not available: {error}", retry_after=1.0))
@@ -142,35 +144,31 @@ class RequestsInFlight:
             field = "nvext.backend_instance_id"
             raise BadRequest(f"`{field}` is {wanted}, which is no instance here; /health lists them", param=field)
 
-    def _choice(self, job: Job, run: "RequestRun", lowered: Lowered, index: int, suspect: bool) -> InFlightRequest:
+    def _choice(
+        self, job: Job, run: "RequestRun", lowered: Lowered, index: int, stages: Sequence[MakeStage]
+    ) -> InFlightRequest:
         card, model, request = lowered.card, lowered.model, lowered.requests[index]
-        prompt = prompt_of(job, lowered, index)
+        prompt, can = prompt_of(job, lowered, index), card.capabilities
         told = run.sink.placed if job.timed else None
         scored = isinstance(request, Generate) and request.sampling.prompt_logprobs is not None  # computes it all
-        return InFlightRequest(
+        if can.handoff and not scored:
+            blocks = partial(self._blocks, card, prompt, set(), told and partial(told, index, None))
+            stages = [partial(PromptStage, blocks, can.needs_prefill), *stages]
+        choice = Choice(
             request,
             lowered.outputs[index],
             run,
             index,
-            transport=self._transport,
-            acquire=partial(self._acquire, card, prompt, _priority(job), told and partial(told, index)),
-            available=partial(self._available, card, prompt),
-            neighbours=self._neighbours,
-            exact=isinstance(request, Generate) and card.capabilities.continues and self._replays(card, prompt),
+            exact=isinstance(request, Generate) and can.continues and self._replays(card, prompt),
             limit=card.migration_limit if self._migration_limit is None else self._migration_limit,
-            now=self._now,
-            completed=self._completed,
-            migrations=self._counts[card.base].migrations,
-            logprobs=_logprobs_of(model, run.sink) if model is not None else None,
-            prompt_tokens=prompt.tokens,
             longest=self._longest,
-            suspicions=self._suspicions,
-            suspect=suspect,
-            prefill=partial(self._blocks, card, prompt, set(), told and partial(told, index, None))
-            if card.capabilities.handoff and not scored
-            else None,
-            needs_prefill=card.capabilities.needs_prefill,
+            prompt_tokens=prompt.tokens,
+            logprobs=_logprobs_of(model, run.sink) if model is not None else None,
+            stages=stages,
         )
+        places = ChoicePlaces(self, card, prompt, _priority(job), told and partial(told, index))
+        migrations = self._counts[card.base].migrations
+        return InFlightRequest(choice, places, self._transport, self._now, migrations, self._completed)
 
     async def _blocks(
         self, card: ModelCard, prompt: Prompt, tried: set[int], told: Told, request: Generate, placement: Placement
@@ -186,20 +184,11 @@ class RequestsInFlight:
             return await self._peers.open(card, request, placement)
         return remote
 
-    def _acquire(
-        self,
-        card: ModelCard,
-        prompt: Prompt,
-        priority: int,
-        told: Told,
-        exclude: Collection[int],
-        *,
-        alone: bool,
-        **more: Any,
-    ) -> Awaitable[Placement]:
+    def acquire(self, card: ModelCard, prompt: Prompt, priority: int, told: Told, ask: Ask) -> Awaitable[Placement]:
+        """A place for a choice. `told` gets the worker. Awaiting it raises Overloaded."""
         # others are tried before one that is tried alone: its wait is bounded as that for a long prompt is
-        timeout = self._limits.first if alone else self._limits.queue
-        place = self._dispatcher.acquire(card, prompt, exclude, priority=priority, timeout=timeout, alone=alone, **more)
+        timeout = self._limits.first if ask.alone else self._limits.queue
+        place = self._dispatcher.acquire(card, prompt, priority=priority, timeout=timeout, **ask._asdict())
         place = self._wanting(card, place) if self._parked.starts(card) else place
         return _placed(place, self._counts[card.name].route, told)
 
@@ -211,10 +200,11 @@ class RequestsInFlight:
         """Whether an answer that keeps to a form may go on elsewhere: else its form would begin anew there."""
         return prompt.form is None or REPLAY in card.capabilities.forms
 
-    def _available(self, card: ModelCard, prompt: Prompt, tried: Collection[int], received: int) -> bool:
+    def available(self, card: ModelCard, prompt: Prompt, tried: Collection[int], received: int) -> bool:
+        """As `Places.available`. A worker that is started for the model counts."""
         return self._dispatcher.available(card, prompt, tried, received=received) or self._parked.starts(card)
 
-    def _neighbours(self, instance: Instance) -> list[int]:
+    def neighbours(self, instance: Instance) -> list[int]:
         """Instances on the same node: where the link to one is lost, the whole node may be away."""
         return [one.instance_id for one in self._view.all_instances() if one.node == instance.node != ""]
 
@@ -238,6 +228,17 @@ async def _in_turn(places: asyncio.Semaphore | None, request: InFlightRequest) -
     """Run a choice when others of its request have made room; each of these has its own deadlines."""
     async with places or nullcontext():
         await request.run()
+
+
+class ChoicePlaces:
+    """`migration.base.Places` of one choice. `told` gets the instance id of each place."""
+
+    __slots__ = ("acquire", "available", "neighbours")
+
+    def __init__(self, requests: RequestsInFlight, card: ModelCard, prompt: Prompt, priority: int, told: Told) -> None:
+        self.neighbours = requests.neighbours
+        self.acquire = partial(requests.acquire, card, prompt, priority, told)
+        self.available = partial(requests.available, card, prompt)
 
 
 class RequestRun:

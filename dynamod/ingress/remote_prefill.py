@@ -15,15 +15,14 @@ from dynamod.discovery.view import View
 from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Items
-from dynamod.message.worker import TRIAL_TAKEN, Generate, Handoff, Prefill
+from dynamod.message.worker import TRIAL_PAUSE, TRIAL_TAKEN, Generate, Handoff, Prefill
 from dynamod.migration.base import Limits
-from dynamod.migration.prompt import PrefillWorkerLost
-from dynamod.migration.trial import TRIAL_PAUSE
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Prompt
 from dynamod.transport.base import Outbound, Sink, Transport
 
 from .counts import PrefillCounts
+from .prompt_stage import PrefillWorkerLost
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -46,7 +45,7 @@ class RemotePrompt(Sink):
         self.placement = placement
         self._failed: Callable[[str, bool], None] | None = None
         self._lost: RequestError | None = None
-        self.alone = False  # see `migration.prompt.RemotePrompt`
+        self.alone = False  # see `prompt_stage.RemotePrompt`
         self._counts, self._ended = counts, ended
         self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
         self.outbound: Outbound | None = None

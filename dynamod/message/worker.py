@@ -20,6 +20,9 @@ PASSED = 8
 TRIAL_TAKEN = "trial_taken"
 """Code of the refusal of a request that is to be tried alone by a worker where another one is."""
 
+TRIAL_PAUSE = 0.05
+"""Seconds until a worker is asked again that has refused a request with `TRIAL_TAKEN`."""
+
 LEAVING = "leaving"
 """Code of the refusal of a request that came to a worker which drains, or has ended: it was not begun."""
 

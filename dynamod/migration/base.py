@@ -1,13 +1,22 @@
-"""What a request in flight works with: who gives places, takes the answer, counts, and knows of crashes; its clocks."""
+"""What a request in flight works with: the choice, places for it, where its answer goes, counts, and its clocks."""
 
-from collections.abc import Awaitable, Collection, Sequence
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
+from dynamod.message.ingress import Logprobs, PromptLogprobs
 from dynamod.message.worker import Request
 from dynamod.router.placement import Placement
+
+if TYPE_CHECKING:
+    from .stages import Ask, MakeStage
+
+TakeLogprobs = Callable[[int, Logprobs | PromptLogprobs, Sequence[int]], None]
+"""Gets the choice's index, log probabilities and the ids that they are about."""
 
 
 class Output(Protocol):
@@ -68,33 +77,44 @@ class MigrationCounts(Protocol):
         """Another instance has taken it (or none has) that long after the stream broke."""
 
 
-class AcquirePlace(Protocol):
-    """Waits for a place at an instance that was not tried (router.placement.DispatcherClient.acquire)."""
+class Places(Protocol):
+    """Places at instances for one choice."""
 
-    def __call__(self, exclude: Collection[int], *, again: bool, alone: bool, received: int) -> Awaitable[Placement]:
-        """The arguments are those of `router.placement.Acquire`. Raises Overloaded."""
+    def acquire(self, ask: Ask) -> Awaitable[Placement]:
+        """Wait for a place. Raises Overloaded."""
+        ...
+
+    def available(self, tried: Collection[int], received: int) -> bool:
+        """Whether an instance that was not tried can continue behind what came."""
+        ...
+
+    def neighbours(self, instance: Instance) -> Collection[int]:
+        """Instances on the same node: see `Tried.link_lost`."""
         ...
 
 
-class Suspicions(Protocol):
-    """Who knows why workers ended, and remembers which requests were there (ingress.suspicions)."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One choice of a request. Of `request`, any kind that the engine takes, `request_id` is read.
 
-    async def cause(self, instance: Instance, timeout: float | None = None) -> str:
-        """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows.
+    `exact`: the engine continues behind given tokens exactly, by `prior_output`. `limit`: migrations; `longest`: tokens
+    of prompt and answer above which an answer is not continued elsewhere. `stages`: the outermost is the first.
+    """
 
-        `timeout`: seconds to wait for that; None: as long as it takes when the connection to it has failed.
-        """
-        ...
+    request: Request
+    output: Output
+    sink: ChoiceSink
+    index: int
+    exact: bool
+    limit: int
+    longest: int | None = None
+    prompt_tokens: int = 0
+    logprobs: TakeLogprobs | None = None
+    stages: Sequence[MakeStage] = ()
 
-    def suspect(self, request: Request) -> None:
-        """The request was at an instance that crashed or hung."""
-
-    def acquit(self, request: Request) -> None:
-        """An instance has lived through it, alone."""
-
-    def convict(self, request: Request, cause: str) -> RequestError:
-        """It was alone there. Returns the error of this request, and of those that are like it."""
-        ...
+    def too_long(self, received: int) -> bool:
+        """Whether the answer may not be continued elsewhere, because of its length."""
+        return self.longest is not None and self.exact and self.prompt_tokens + received > self.longest
 
 
 @dataclass(frozen=True, slots=True)

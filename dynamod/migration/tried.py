@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dynamod.message.errors import RequestError
 from dynamod.router.placement import Placement
 
-from .base import AcquirePlace
+from .stages import Ask, Place
 
 DOUBT_WAIT_S = 0.5
 """Seconds for which a request waits for an instance of another node, before neighbours of a lost one are asked too."""
@@ -37,17 +37,17 @@ class Tried:
         self._doubted |= doubted
         self.ids |= doubted
 
-    async def placed(self, acquire: AcquirePlace, *, again: bool, alone: bool, received: int) -> Placement:
-        """A place at an instance that is not avoided. Arguments and errors are those of `acquire`.
+    async def placed(self, place: Place, ask: Ask) -> Placement:
+        """A place at an instance that is not avoided. Errors are those of `place`.
 
         Other nodes come first. A busy one must not keep the request from a neighbour, whose node may be there.
         """
         if self._doubted:
             with contextlib.suppress(TimeoutError, RequestError):
                 async with asyncio.timeout(DOUBT_WAIT_S):
-                    return await acquire(self.ids, again=again, alone=alone, received=received)
+                    return await place(ask)
             self._trust()
-        return await acquire(self.ids, again=again, alone=alone, received=received)
+        return await place(ask)
 
     def _trust(self) -> None:
         self.ids -= self._doubted

@@ -1,5 +1,6 @@
-"""Features of the HTTP API are tested with the server and the backend of the ingress's tests."""
+"""Features are tested with what the tests of the core have: server and backend, requests in flight."""
 
 from ..ingress.conftest import backend, connect, serve, server, until
+from ..migration.conftest import words
 
-__all__ = ["backend", "connect", "serve", "server", "until"]
+__all__ = ["backend", "connect", "serve", "server", "until", "words"]

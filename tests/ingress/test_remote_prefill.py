@@ -10,13 +10,13 @@ import pytest
 
 from dynamod.actor.testing import virtual
 from dynamod.ingress.counts import PrefillCounts
+from dynamod.ingress.prompt_stage import PrefillWorkerLost
 from dynamod.ingress.remote_prefill import TRIES, RemotePrefill, RemotePrompt
 from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.errors import EngineFailed
 from dynamod.message.ingress import Accepted, Failed, Items
 from dynamod.message.worker import TRIAL_TAKEN, Generate, Handoff, TransferShape
 from dynamod.migration.base import Limits
-from dynamod.migration.prompt import PrefillWorkerLost
 from dynamod.router.placement import Placement
 
 NEEDS = ModelCard("m", capabilities=Capabilities(handoff=True, needs_prefill=True))

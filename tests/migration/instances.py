@@ -2,16 +2,20 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, ParamSpec, Self
 
 from dynamod.actor import testing
+from dynamod.features.isolation.stage import IsolationStage
+from dynamod.ingress.prompt_stage import PromptStage
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import Overloaded, PoisonRequest, RequestError
 from dynamod.message.ingress import Accepted, Failed, Items, Text, Tokens
 from dynamod.message.worker import Chat, Generate, Request, Stops
+from dynamod.migration.base import Choice
 from dynamod.migration.request import InFlightRequest
+from dynamod.migration.stages import Ask, MakeStage
 from dynamod.preprocess.output import TextOutput
 from dynamod.transport.base import Sink
 
@@ -203,6 +207,7 @@ class Air:
         suspect: bool = False,
         prefill: Any = None,
         needs_prefill: bool = False,
+        outer: Sequence[MakeStage] = (),
     ) -> None:
         self.crashes: dict[int, str] = {}  # instance -> why its process crashed
         self.suspected: list[str] = []
@@ -234,33 +239,33 @@ class Air:
         elif request is None:
             request = Generate("r", "m", tokens.pack([9, 9]), Stops(max_tokens=max_tokens))
             output = Letters(max_tokens or 10**9)
-        self.inflight = InFlightRequest(
+        stages: list[Any] = [*outer, functools.partial(IsolationStage, self, suspect)]
+        if prefill is not None:
+            stages.insert(0, functools.partial(PromptStage, prefill, needs_prefill))
+        choice = Choice(
             request,
             output,
             self.client,
             0,
-            transport=self,
-            acquire=self.acquire,  # type: ignore[arg-type]
-            suspicions=self,  # type: ignore[arg-type]
-            suspect=suspect,
-            prefill=prefill,
-            needs_prefill=needs_prefill,
-            available=self.available,
-            neighbours=lambda lost: [one.instance_id for one in self.instances if one.node == lost.node != ""],
             exact=exact and not text,
             limit=limit,
-            prompt_tokens=2,
             longest=longest,
-            now=asyncio.get_running_loop().time,
-            completed=self._landed,
+            prompt_tokens=2,
             logprobs=logprobs,
-            migrations=self,
+            stages=stages,
         )
+        now = asyncio.get_running_loop().time
+        around: Any = self  # transport, places and counts
+        self.inflight = InFlightRequest(choice, around, around, now, around, self._landed)
 
     # The dispatcher: what is charged is on the books until it is released.
 
-    async def acquire(self, tried: Collection[int], *, again: bool, alone: bool, received: int) -> Charge:
-        assert again is (bool(self.sends) or len(self.alone) > 0)
+    def neighbours(self, lost: Instance) -> list[int]:
+        return [one.instance_id for one in self.instances if one.node == lost.node != ""]
+
+    async def acquire(self, ask: Ask) -> Charge:
+        tried, alone = ask.exclude, ask.alone
+        assert ask.again is (bool(self.sends) or len(self.alone) > 0)
         self.alone.append(alone)
         assert self.charged is None, "the account of the attempt before must be closed"
         while True:

@@ -6,12 +6,13 @@ from typing import Any, Self
 
 import pytest
 
+from dynamod.ingress.prompt_stage import PrefillWorkerLost
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest, TimedOut
 from dynamod.message.ingress import PromptLogprobs, Tokens
 from dynamod.message.tokens import pack
 from dynamod.message.worker import HANDOFF_FAILED, Generate, Handoff
-from dynamod.migration.prompt import PrefillWorkerLost, prompt_taker
+from dynamod.migration.prompt import prompt_taker
 
 from .instances import Client, passes, virtual
 
@@ -232,6 +233,24 @@ async def test_an_instance_asks_before_it_computes_what_a_prefill_worker_did_not
     send.tokens(0, finish="eos")
     await air.settle()
     assert (prompts.open, air.broken) == (0, [])
+
+
+@virtual
+async def test_an_attempt_without_a_hand_off_does_not_ask_about_the_prompt_of_the_one_before(words: Any) -> None:
+    air = words.Air(prefill=Prompts())
+    send = await air.start()
+    air.crashes[send.instance.instance_id] = "exit code 3"
+    send.lose()
+    await air.settle()
+    again = air.last
+    assert (again.instance, again.request.handoff, air.alone) == (air.instances[1], None, [False, True])
+    again.accept()
+    air.crashes[PREFILL.instance_id] = "exit code 4"
+    again.accept()
+    await asyncio.sleep(1)
+    again.tokens(0, finish="eos")
+    await air.settle()
+    assert (air.client.errors, air.completed) == ([], 1)
 
 
 @virtual

@@ -80,7 +80,7 @@ def test_text_and_count_do_not_depend_on_where_it_broke(words: Any, cuts: list[i
         send = await air.start()
         answer = list(range(1, size + 1))
         for cut in cuts:
-            part = answer[len(send.prior if air.inflight._history else []) :][:cut]
+            part = answer[len(send.prior if air.inflight.answer.history else []) :][:cut]
             for index in part:
                 send.tokens(index)
                 if doubled:
@@ -385,7 +385,7 @@ async def test_all_refuse_in_the_call(words: Any) -> None:
 async def test_a_bug_in_reading_ends_this_request_alone(words: Any, caplog: pytest.LogCaptureFixture) -> None:
     air = words.Air()
     send = await air.start()
-    air.inflight._output.push = air.inflight._token = lambda *ids: 1 // 0
+    air.inflight.answer._output.push = air.inflight.answer._token = lambda *ids: 1 // 0
     send.tokens(1)
     assert isinstance(air.error, EngineFailed)
     assert "ZeroDivisionError" in str(air.error)

@@ -1,7 +1,6 @@
 """Where a request goes when the link to its instance has failed."""
 
 import asyncio
-from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -9,6 +8,7 @@ import pytest
 
 from dynamod.actor.testing import virtual
 from dynamod.message.errors import Overloaded
+from dynamod.migration.stages import Ask
 from dynamod.migration.tried import Tried
 
 
@@ -54,15 +54,15 @@ def test_those_that_are_there_again() -> None:
 async def test_a_busy_node_keeps_no_request_from_a_neighbour() -> None:
     tried, asked = Tried(), list[set[int]]()
 
-    async def acquire(exclude: Collection[int], **_about: Any) -> Any:
-        asked.append({*exclude})
-        if 2 in exclude:  # the neighbour is avoided, and the other node is busy
+    async def place(ask: Ask) -> Any:
+        asked.append({*ask.exclude})
+        if 2 in ask.exclude:  # the neighbour is avoided, and the other node is busy
             await asyncio.sleep(3600)
         return "a place"
 
     tried.add(1)
     tried.link_lost(1, [2])
-    assert await tried.placed(acquire, again=True, alone=False, received=0) == "a place"
+    assert await tried.placed(place, Ask(tried.ids, again=True)) == "a place"
     assert asked == [{1, 2}, {1}]
 
 
@@ -70,11 +70,11 @@ async def test_a_busy_node_keeps_no_request_from_a_neighbour() -> None:
 async def test_a_refusal_of_the_other_nodes_is_none_by_a_neighbour() -> None:
     tried, asked = Tried(), list[set[int]]()
 
-    async def acquire(exclude: Collection[int], **_about: Any) -> Any:
-        asked.append({*exclude})
+    async def place(ask: Ask) -> Any:
+        asked.append({*ask.exclude})
         raise Overloaded("all are busy")
 
     tried.link_lost(1, [2])
     with pytest.raises(Overloaded):
-        await tried.placed(acquire, again=True, alone=False, received=0)
+        await tried.placed(place, Ask(tried.ids, again=True))
     assert asked == [{2}, set()]

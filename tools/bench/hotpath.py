@@ -33,6 +33,7 @@ from dynamod.message.discovery import Instance  # noqa: E402
 from dynamod.message.ingress import Frame, Step  # noqa: E402
 from dynamod.message.openai import ChatRequest, Message, StreamOptions  # noqa: E402
 from dynamod.message.worker import Generate, Stops  # noqa: E402
+from dynamod.migration.base import Choice  # noqa: E402
 from dynamod.migration.request import InFlightRequest  # noqa: E402
 from dynamod.preprocess.locate import locate  # noqa: E402
 from dynamod.preprocess.output import Output  # noqa: E402
@@ -79,7 +80,7 @@ class Silent:
 
 
 class Around:
-    """Transport, dispatcher and placement of a request in flight, and what knows of crashes: there are none."""
+    """Transport, places and placement of a request in flight."""
 
     instance = Instance("n", "c", "e", 1, {})
     alone = shared = False
@@ -92,10 +93,8 @@ class Around:
         self._inbox.open(PATH, request, sink)
         return self
 
-    async def acquire(self, tried: Any, **_: Any) -> "Around":
+    async def acquire(self, ask: Any) -> "Around":
         return self
-
-    def acquit(self, request: Any) -> None: ...
 
     def available(self, tried: Any, received: int) -> bool:
         return False
@@ -114,21 +113,8 @@ def inflight(inbox: Inbox, output: Any, sink: Any) -> None:
     """A request in flight."""
     around: Any = Around(inbox)
     loop = asyncio.get_running_loop()
-    made = InFlightRequest(
-        REQUEST,
-        output,
-        sink,
-        0,
-        transport=around,
-        acquire=around.acquire,
-        available=around.available,
-        exact=True,
-        limit=3,
-        now=loop.time,
-        completed=lambda _: None,
-        migrations=MigrationCounts(),
-        suspicions=around,
-    )
+    choice = Choice(REQUEST, output, sink, 0, exact=True, limit=3)
+    made = InFlightRequest(choice, around, around, loop.time, MigrationCounts(), lambda _: None)
     tasks.append(loop.create_task(made.run()))
 
 

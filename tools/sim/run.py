@@ -17,7 +17,7 @@ from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest, RequestError
 from dynamod.message.worker import Generate, Prefill, Request
-from dynamod.migration.trial import CAUSE
+from dynamod.migration.stages import CAUSE
 from dynamod.router.policies import NAMES
 from dynamod.router.prefill import PrefillSettings
 from dynamod.router.router import RouterSettings

@@ -17,17 +17,18 @@ from dynamod.discovery.view import View
 from dynamod.engine.batching.handoff import Held
 from dynamod.engine.mocker.own_transfer import MockerTransfer
 from dynamod.engine.own_transfer import Ready
-from dynamod.ingress import dispatcher
+from dynamod.features.isolation import stage as isolation_stage
+from dynamod.features.isolation import trials
+from dynamod.features.isolation.stage import IsolationStage
 from dynamod.ingress.in_flight import RequestsInFlight
 from dynamod.ingress.remote_prefill import RemotePrompt
 from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.worker import Generate, Handoff
+from dynamod.migration import answer as answer_module
 from dynamod.migration import request as request_module
-from dynamod.migration import trial
 from dynamod.migration.request import InFlightRequest
-from dynamod.migration.trial import Trial
 from dynamod.router.active import ActiveLoad
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Router
@@ -68,7 +69,7 @@ def takes_doubled_frames(patch: pytest.MonkeyPatch) -> None:
     def seen(expected: int, offset: int, count: int) -> int:
         return unseen(expected, max(offset, expected), count) if offset <= expected else unseen(expected, offset, count)
 
-    patch.setattr(request_module, "unseen", seen)
+    patch.setattr(answer_module, "unseen", seen)
 
 
 def keeps_load(patch: pytest.MonkeyPatch) -> None:
@@ -241,41 +242,41 @@ def overlooks_lost_numbers(patch: pytest.MonkeyPatch) -> None:
 def suspects_nobody(patch: pytest.MonkeyPatch) -> None:
     """Requests at workers that crash are sent on like others."""
 
-    async def never(self: InFlightRequest, *_about: object, **_more: object) -> str:
+    async def never(self: IsolationStage, *_about: object, **_more: object) -> str:
         return ""
 
-    patch.setattr(InFlightRequest, "_judge", never)
+    patch.setattr(IsolationStage, "blame", never)
 
 
 def convicts_everybody(patch: pytest.MonkeyPatch) -> None:
     """A request that was at a worker that crashed is the cause, alone there or not."""
-    died = Trial.died
+    died = IsolationStage.died
 
-    def at_once(self: Trial, instance: Instance, cause: str, at: Placement | None, **kind: bool) -> None:
+    def at_once(self: IsolationStage, instance: Instance, cause: str, at: Placement | None, **kind: bool) -> None:
         died(self, instance, cause, at, **{**kind, "alone": True})
 
-    patch.setattr(Trial, "died", at_once)
+    patch.setattr(IsolationStage, "died", at_once)
 
 
 def never_convicts(patch: pytest.MonkeyPatch) -> None:
     """A request that crashed a worker alone is tried again."""
-    died = Trial.died
+    died = IsolationStage.died
 
-    def lenient(self: Trial, instance: Instance, cause: str, at: Placement | None, **_kind: bool) -> None:
+    def lenient(self: IsolationStage, instance: Instance, cause: str, at: Placement | None, **_kind: bool) -> None:
         died(self, instance, cause, at, alone=False, begun=False)
 
-    patch.setattr(Trial, "died", lenient)
+    patch.setattr(IsolationStage, "died", lenient)
 
 
 def tries_beside_streams_that_stay(patch: pytest.MonkeyPatch) -> None:
     """A trial goes to a worker whose streams cannot move, convicts no request there, and the next one begins."""
-    patch.setattr(dispatcher, "staying", lambda _active, _instance: 0)
-    patch.setattr(trial, "MAX_DEATHS", 99)
+    patch.setattr(trials, "staying", lambda _active, _instance: 0)
+    patch.setattr(isolation_stage, "MAX_DEATHS", 99)
 
 
 def takes_doubled_pieces(patch: pytest.MonkeyPatch) -> None:
     """The offsets of pieces of an answer are not compared, although the numbers of messages were right."""
-    patch.setattr(request_module, "unseen", lambda _expected, _offset, _count: 0)
+    patch.setattr(answer_module, "unseen", lambda _expected, _offset, _count: 0)
 
 
 def keeps_sessions(patch: pytest.MonkeyPatch) -> None:

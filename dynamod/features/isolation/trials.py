@@ -8,16 +8,22 @@ A worker whose other streams cannot move to another worker is no place for a tri
 and would convict no request. The trial goes to a worker without such streams, or waits until one has none.
 """
 
+from __future__ import annotations
+
 import asyncio
 from bisect import insort
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from itertools import count
-from math import inf
+from typing import TYPE_CHECKING
 
-from dynamod.message.errors import RequestError
+from dynamod.ingress.dispatch_stage import DispatchStage, Key, Waiting
+from dynamod.message.discovery import PREFILL
+from dynamod.message.errors import Overloaded, RequestError
 from dynamod.router.active import ActiveLoad
 from dynamod.router.placement import Acquire, Placement
+
+if TYPE_CHECKING:
+    from dynamod.ingress.dispatcher import Dispatcher
 
 GATHER = 0.005
 """Seconds in which the requests of one worker come together, so that the most suspicious one is the first."""
@@ -59,21 +65,6 @@ class RetryBudget:
         self._left -= 1
 
 
-@dataclass(slots=True, order=True)
-class Waiting:
-    """A request that waits for its place. The lowest rank is served first.
-
-    `since`: start of the wait. `until`: end of the wait of a suspect, which goes on without a trial then. Both are
-    seconds of the loop's clock.
-    """
-
-    rank: tuple[int, int]
-    message: Acquire = field(compare=False)
-    turn: asyncio.Future[Placement] = field(compare=False)
-    since: float = field(compare=False, default=0.0)
-    until: float = field(compare=False, default=inf)
-
-
 def staying(active: ActiveLoad, instance: int) -> int:
     """How many of the requests that this process has at `instance` cannot leave it now."""
     return sum(isinstance(one, Placement) and one.stays() for one in active.at(instance))
@@ -98,30 +89,54 @@ def trial_place(stay: Mapping[int, int], active: ActiveLoad, reserved: int | Non
     return reserved if stay[best] or (not stay[reserved] and others[reserved] <= others[best]) else best
 
 
+class Trials(DispatchStage):
+    """The trials of all models and pools of a dispatcher."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._budget = RetryBudget(asyncio.get_running_loop().time)
+        self._isolations: dict[Key, Isolation] = {}
+
+    def acquire(self, key: Key, message: Acquire) -> asyncio.Future[Placement] | None:
+        """Take a request over that is to be tried alone."""
+        if not message.alone:
+            self._budget.requests += not message.again
+            return None
+        if key not in self._isolations:
+            self._isolations[key] = Isolation(self._dispatcher, key, self._budget)
+        return self._isolations[key].add(message)
+
+    def reserved(self, key: Key) -> int | None:
+        """The instance of a trial."""
+        isolation = self._isolations.get(key)
+        return isolation.instance if isolation is not None else None
+
+    def waiting(self, key: Key) -> int:
+        """Requests that wait to be tried alone."""
+        return len(self._isolations.get(key, ()))
+
+    def load_fell(self, key: Key) -> None:
+        """The next trial may begin."""
+        if (isolation := self._isolations.get(key)) is not None:
+            if isolation.over:
+                del self._isolations[key]
+            else:
+                asyncio.get_running_loop().call_soon(isolation.serve)
+
+
 class Isolation:
-    """The suspects of one model and pool; who has got least of its answer is tried first, of those who came last.
+    """The suspects of one model and pool; who has got least of its answer is tried first, of those who came last."""
 
-    `place(message, instance, waited)`: a place for it at that instance alone, or at another one if that is not for it;
-    None when it has to wait, which it has for `waited` seconds. What it raises is the request's error.
-    `acquit(message, turn)`: it goes on as an ordinary request.
-    """
-
-    def __init__(
-        self,
-        place: Callable[[Acquire, int | None, float], Placement | None],
-        acquit: Callable[[Acquire, asyncio.Future[Placement]], None],
-        budget: RetryBudget,
-    ) -> None:
-        self._place, self._acquit, self._budget = place, acquit, budget
+    def __init__(self, dispatcher: Dispatcher, key: Key, budget: RetryBudget) -> None:
+        self._dispatcher, self._key, self._budget = dispatcher, key, budget
         self._loop = asyncio.get_running_loop()
         self._suspects: list[Waiting] = []
         self._arrivals = count()
         self._trial: Placement | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._restarting = False  # no worker is left; a suspect waits for one that is started again
         self.instance: int | None = None
         """The worker of the trial, which takes no other requests."""
-        self.restarting = False
-        """No worker is left; a suspect waits for one that is started again."""
 
     @property
     def over(self) -> bool:
@@ -153,7 +168,7 @@ class Isolation:
         while self._suspects and ((first := self._suspects[0]).turn.done() or now > first.until):
             del self._suspects[0]
             if not first.turn.done():  # else its client has left, or its clock has passed
-                self._acquit(first.message, first.turn)
+                self._acquit(first)
         if not self._suspects:
             self.instance = None
             return
@@ -169,11 +184,11 @@ class Isolation:
         for suspect in self._suspects[MAX_KEPT:]:
             suspect.until = self._loop.time() + KEPT_S
         for suspect in waiting[len(self._suspects) :]:
-            self._acquit(suspect.message, suspect.turn)
+            self._acquit(suspect)
 
     def _try(self, suspect: Waiting) -> None:
         try:
-            placement = self._place(suspect.message, self.instance, self._loop.time() - suspect.since)
+            placement = self._place(suspect.message, self._loop.time() - suspect.since)
         except RequestError as error:
             suspect.turn.set_exception(error)
             self._later(0.0)
@@ -183,8 +198,49 @@ class Isolation:
             self._trial = placement
             del self._suspects[0]
             suspect.turn.set_result(placement)
-        elif self.instance is not None or self.restarting:
+        elif self.instance is not None or self._restarting:
             self._later(QUIET_LOOK_S)
+
+    def _place(self, message: Acquire, waited: float) -> Placement | None:
+        """Place a suspect alone at an untried worker; None while it waits for one without streams that stay.
+
+        The other requests there move to other workers. `waited`: seconds. Raises Overloaded, Internal.
+        """
+        desk, key = self._dispatcher, self._key
+        router, serving = desk.router(key), desk.serving(key).instances
+        out = {*message.exclude, *desk.unable(key, message)}
+        untried = [one.instance_id for one in serving if one.instance_id not in out]
+        if not untried and message.pool == PREFILL:
+            return None  # its worker that answers is there and waits
+        if not serving and waited < ONLY_QUIET_WAIT_S:
+            self.instance, self._restarting = None, True
+            return None  # the last worker has crashed with another suspect and is started again
+        self._restarting = False
+        if router is None or not untried:
+            raise Overloaded(f"No other instance of model {message.model!r} is ready.", retry_after=1.0)
+        active = router.state.active
+        stay = {one: staying(active, one) for one in untried}
+        chosen = self.instance = trial_place(stay, active, self.instance, desk.context.random.random)
+        if stay[chosen]:
+            limit = QUIET_WAIT_S if len(serving) > 1 else ONLY_QUIET_WAIT_S
+            if waited < limit:
+                return None  # the chosen worker takes no other requests, so these streams are its last ones
+            if not message.received:
+                text = (
+                    f"A worker of model {message.model!r} crashed with the request, and each other worker has streams "
+                    f"that cannot move to another one, for more than {limit:g} s."
+                )
+                raise Overloaded(text, retry_after=limit)
+        left = [one for one in active.at(chosen) if isinstance(one, Placement) and not one.leave()]
+        placement = desk.place(key, message)
+        if placement is not None:
+            placement.shared = bool(left)
+        return placement
+
+    def _acquit(self, suspect: Waiting) -> None:
+        """It goes on as an ordinary request."""
+        suspect.message.alone, suspect.message.again = False, True
+        self._dispatcher.queue(self._key, suspect.message, suspect.turn)
 
     def _later(self, seconds: float) -> None:
         if self._timer is None:

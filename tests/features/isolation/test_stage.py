@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
+from dynamod.features.isolation.stage import PASSED_AFTER
 from dynamod.message.errors import PoisonRequest
-from dynamod.message.worker import PASSED, TRIAL_TAKEN
-from dynamod.migration.trial import PASSED_AFTER, TRIAL_PAUSE
-
-from .instances import virtual
+from dynamod.message.worker import PASSED, TRIAL_PAUSE, TRIAL_TAKEN
+from tests.migration.instances import virtual
 
 
 @virtual

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 
 import msgspec
@@ -10,7 +11,9 @@ from dynamod.discovery.view import View
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import Generate, Request
-from dynamod.migration.trial import CAUSE
+from dynamod.migration.stages import CAUSE, MakeStage
+
+from .stage import IsolationStage
 
 REMEMBERED = 600.0
 """Seconds for which requests like one that crashed a worker are refused, or tried alone."""
@@ -20,7 +23,10 @@ MOST = 10_000
 
 
 class RequestSuspicions:
-    """The `Suspicions` of an ingress process. `now`: seconds of a monotonic clock. `node()`: the name of this node."""
+    """What an ingress process remembers of requests at crashes.
+
+    `now`: seconds of a monotonic clock. `node()`: the name of this node.
+    """
 
     def __init__(self, view: View, now: Callable[[], float], node: Callable[[], str]) -> None:
         self._view, self._now, self._node = view, now, node
@@ -35,6 +41,10 @@ class RequestSuspicions:
         if timeout is None:
             timeout = CAUSE if instance.node == self._node() else 0.0
         return await self._view.cause(instance, timeout)
+
+    def begin(self, request: Request) -> MakeStage:
+        """The stage of a new request. Raises PoisonRequest for one like another that was guilty."""
+        return partial(IsolationStage, self, self.check(request))
 
     def check(self, request: Request) -> bool:
         """Whether a new request is to be tried alone. Raises PoisonRequest for one like another that was guilty."""

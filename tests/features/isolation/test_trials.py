@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 from dynamod.actor.testing import virtual
-from dynamod.ingress.isolation import KEPT_S, MAX_KEPT, ONLY_QUIET_WAIT_S, QUIET_WAIT_S, RetryBudget
+from dynamod.features.isolation.trials import KEPT_S, MAX_KEPT, ONLY_QUIET_WAIT_S, QUIET_WAIT_S, RetryBudget
 from dynamod.message.errors import Internal, Overloaded
 from dynamod.message.kv_events import RequestStarted
 from dynamod.router.placement import Placement
 from dynamod.router.router import Prompt, Router
-
-from .test_dispatcher import Desk, desk, settled
+from tests.ingress.test_dispatcher import Desk, desk, settled
 
 
 async def gathered() -> None:
@@ -259,7 +258,7 @@ async def test_a_suspect_waits_for_no_worker_that_stays_away() -> None:
         assert not waits.done()
         await asyncio.sleep(1.1)
         assert isinstance((await waits)[0], Overloaded)
-        assert made.actor._isolations == {} or made.actor._isolations["m", ""].over
+        assert made.actor._stages[0]._isolations == {} or made.actor._stages[0]._isolations["m", ""].over
 
 
 @virtual
@@ -340,7 +339,7 @@ async def test_nothing_is_left_when_all_trials_are_over() -> None:
         with await made.acquire("another"):
             pass
         await settled()
-        assert made.actor._isolations == {}
+        assert made.actor._stages[0]._isolations == {}
 
 
 @virtual

@@ -1,0 +1,116 @@
+"""What crashes of workers say about one choice: how many workers ended with it, and whether it is tried alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dynamod.message.discovery import Instance
+from dynamod.message.errors import EngineFailed
+from dynamod.message.ingress import Failed
+from dynamod.message.worker import PASSED, TRIAL_PAUSE, TRIAL_TAKEN, Chat, Embed, Generate, Request
+from dynamod.migration.attempt import Attempt, Break
+from dynamod.migration.stages import Ask, Place, Stage, Try
+from dynamod.router.placement import Placement
+
+if TYPE_CHECKING:
+    from dynamod.migration.request import InFlightRequest
+
+    from .suspicions import RequestSuspicions
+
+PASSED_AFTER = 1.0
+"""Seconds behind the first token of a request that is tried alone, for slow engines; see `PASSED`."""
+
+PASS_LOOK = 0.02
+"""Seconds between looks at the answer of a request that is tried alone."""
+
+MAX_DEATHS = 2
+"""Workers that may crash or hang with a request before it ends."""
+
+
+class IsolationStage(Stage):
+    """The part of one choice in crashes of its workers.
+
+    `suspect`: whether the next placement is alone at its instance. `deaths`: workers that crashed or hung with the
+    request, except those for which another request was convicted. A request that is like one of a crash begins as a
+    suspect with one death.
+    """
+
+    def __init__(self, suspicions: RequestSuspicions, suspect: bool, flight: InFlightRequest) -> None:
+        self._suspicions, self._flight = suspicions, flight
+        self.suspect = self._ever = suspect
+        self.deaths = int(suspect)
+        self._ended: set[int] = set()  # instances whose end was judged
+
+    async def place(self, ask: Ask, proceed: Place) -> Placement:
+        """A suspect asks for an instance alone. A place that is not alone: another request was convicted meanwhile."""
+        placement = await proceed(ask._replace(alone=self.suspect))
+        if self.suspect and not placement.alone:
+            self.suspect, self.deaths = False, 0
+        return placement
+
+    async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
+        """Ask why the instance has gone, if it has. Raises what `blame` raises."""
+        if placement.alone and isinstance(request, Generate | Embed | Chat):
+            request = msgspec.structs.replace(request, alone=True)
+        broken = await proceed(request)
+        if broken is not None and broken.died:
+            # A request that waits for `Accepted` is not the cause: the instance was dead, or hung, before.
+            begun = self._flight.accepted or not placement.alone
+            alone = placement.alone and not placement.shared and begun
+            await self.blame(placement.instance, None, placement, alone=alone, begun=begun)
+        return broken
+
+    async def watch(self, attempt: Attempt, placement: Placement) -> None:
+        """Wait until the instance has lived through this request: some of its answer has come, or the attempt ended."""
+        answer, loop, since = self._flight.answer, attempt.loop, None
+        while placement.alone and not attempt.ended.done():
+            now = loop.time()
+            since = now if since is None and answer.begun else since
+            if answer.received - answer.base >= PASSED or (since is not None and now - since >= PASSED_AFTER):
+                self.finished()  # a suspect would be tried again each time it makes room for another trial
+                placement.passed()
+                return
+            await asyncio.wait([attempt.ended], timeout=PASS_LOOK)
+
+    async def blame(
+        self, instance: Instance, timeout: float | None, at: Placement | None, *, alone: bool, begun: bool
+    ) -> str:
+        """As `Stage.blame`.
+
+        Raises PoisonRequest for a request that was alone, EngineFailed for one whose second worker this is.
+        """
+        cause = await self._suspicions.cause(instance, timeout)
+        if not cause or self._flight.over:
+            return ""
+        self.died(instance, cause, at, alone=alone, begun=begun)
+        return cause
+
+    def died(self, instance: Instance, cause: str, at: Placement | None, *, alone: bool, begun: bool) -> None:
+        """`instance` crashed or hung while it had the request. Arguments and errors are those of `blame`."""
+        request = self._flight.request
+        if at is not None and alone:
+            at.guilty = True
+            raise self._suspicions.convict(request, cause)
+        self._suspicions.suspect(request)
+        self.suspect = self._ever = True
+        if not begun or instance.instance_id in self._ended:
+            return
+        self._ended.add(instance.instance_id)
+        self.deaths += 1
+        if self.deaths >= MAX_DEATHS:
+            raise EngineFailed(f"{cause}; it is the second worker that ended with this request")
+
+    def failed(self, failed: Failed) -> bool:
+        """The instance tries another request alone: come back a little later."""
+        if failed.code == TRIAL_TAKEN:
+            self._flight.make_room(failed.message, TRIAL_PAUSE)
+        return failed.code == TRIAL_TAKEN
+
+    def finished(self) -> None:
+        """An instance has lived through the request, alone, or the answer is complete."""
+        if self._ever:
+            self._suspicions.acquit(self._flight.request)
+        self.suspect, self.deaths = False, 0

@@ -1,0 +1,94 @@
+"""Stages: what wraps the placement and the attempts of a choice, each for one choice and one capability."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from dynamod.message.discovery import Instance
+from dynamod.message.ingress import Failed
+from dynamod.message.worker import Request
+from dynamod.router.placement import Placement
+
+from .attempt import Attempt, Break
+
+if TYPE_CHECKING:
+    from dynamod.discovery.view import View
+
+    from .request import InFlightRequest
+
+CAUSE = 0.25
+"""Seconds for a daemon to say how a process of its node ended; some milliseconds are usual. Of a prefill worker on any
+node: the worker that answers may notice its end first."""
+
+
+class Ask(NamedTuple):
+    """What is asked of the router. The fields are those of `router.placement.Acquire`."""
+
+    exclude: Collection[int]
+    again: bool = False
+    alone: bool = False
+    received: int = 0
+
+
+Place = Callable[[Ask], Awaitable[Placement]]
+Try = Callable[[Request], Awaitable[Break | None]]
+
+
+class Stage:
+    """Wraps one choice. A subclass overrides what it needs; the methods here change nothing.
+
+    `suspect`: the choice may crash its instance, so it leaves an instance that does not respond, whatever follows.
+    """
+
+    suspect = False
+
+    async def place(self, ask: Ask, proceed: Place) -> Placement:
+        """Find a place; `proceed` asks the next stage, the last one asks the router. Raises RequestError."""
+        return await proceed(ask)
+
+    async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
+        """Try the request at a place. `proceed` is the next stage, and the last one sends the request.
+
+        Returns how the attempt broke, None when the choice is over. A stage may change the request, and may return a
+        `Break` of its own. Raises RequestError, which ends the choice.
+        """
+        return await proceed(request)
+
+    async def watch(self, attempt: Attempt, placement: Placement) -> None:
+        """Awaited after the request was sent, until the stage has seen enough of the attempt. The request waits."""
+
+    async def blame(
+        self, instance: Instance, timeout: float | None, at: Placement | None, *, alone: bool, begun: bool
+    ) -> str:
+        """An instance has gone that had the request: say why it crashed or hung, empty when it did not.
+
+        `timeout`: seconds to wait for the cause; None: as long as usual. `at`: where the request is placed. `alone`: no
+        other request was at `instance`. `begun`: the instance had begun with the request, as far as is known. Raises
+        RequestError to end the choice.
+        """
+        return ""
+
+    def failed(self, failed: Failed) -> bool:
+        """Take an error that the instance sends; returns whether the stage has dealt with it."""
+        return False
+
+    def finished(self) -> None:
+        """The answer is complete."""
+
+
+MakeStage = Callable[["InFlightRequest"], Stage]
+"""Makes the stage of one choice."""
+
+Begin = Callable[[Request], MakeStage]
+"""Looks at a new request. Raises RequestError for a request that must not begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """What stages of an ingress process get. `now`: seconds of a monotonic clock. `node()`: the name of this node."""
+
+    view: View
+    now: Callable[[], float]
+    node: Callable[[], str]
