@@ -42,6 +42,7 @@ SETTLED = 60.0
 class _Running:
     number: int
     session: int  # with the registry, when it was begun
+    leave: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -108,7 +109,7 @@ class Orders:
                 what = f"{name} begins {order.number}, {other.process.name} still does {running.number}"
                 self.log.violate("one order at a time", f"{what} of {component}")
         self._limits_hold(planner, component, order, now)
-        self._running[planner, component] = _Running(order.number, planner.registry.session)
+        self._running[planner, component] = _Running(order.number, planner.registry.session, order.leave)
         if self._random.random() < self._strikes:
             giver = self._giver(component, order) or planner
             self.strike(giver if self._random.random() < 0.6 else planner, self._random.choice((0.0, 0.001, 0.1, 0.5)))
@@ -148,7 +149,16 @@ class Orders:
                 found.order, found.last = order.number, now
             return
         before, after = here.wanted, here.wanted if order.switch else order.replicas
-        others = [one for at, pool in pools.items() if at[1] != component for one in pool.replicas]
+        going = {
+            ((at.process.node, name), one) for (at, name), running in self._running.items() for one in running.leave
+        }
+        others = [
+            one
+            for at, pool in pools.items()
+            if at[1] != component
+            for one in pool.replicas
+            if (at, one.replica) not in going  # it drains within the same moment
+        ]
         total = sum(pool.wanted for at, pool in pools.items() if at[1] == component) - before + after
         total += sum(one.state not in ("Draining", "Fatal") for one in others)  # what is given up there goes
         least, most = min(one for one, _ in self._limits), max(one for _, one in self._limits)

@@ -52,6 +52,7 @@ def test_seeds_hold(first: int) -> None:
         5602254,
         5602314,
         5602584,
+        5700333,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
