@@ -130,9 +130,10 @@ class RequestsInFlight:
         """
         self._prefill.instances_changed()
         for request in list(self._open):
-            request.reconsider()
             instance = request.instance
-            if instance is not None and self._view.quarantined(instance) and request.can_move:
+            if not request.attempting:
+                request.moves.reconsider()
+            if instance is not None and self._view.quarantined(instance) and _can_move(request):
                 request.leave("the worker's process does not answer any more")
             elif instance is not None and not request.attempting and self._view.gone(instance):
                 request.leave("the worker is gone")
@@ -222,6 +223,11 @@ class RequestsInFlight:
         sink.started(1, lowered.prompt_tokens[0], found)
         sink.finish(0, "stop", 0)
         return RequestRun(sink)
+
+
+def _can_move(request: InFlightRequest) -> bool:
+    """Whether another instance would get it, if this one failed now; a suspect always leaves."""
+    return request.stages.suspect or request.moves.possible
 
 
 async def _in_turn(places: asyncio.Semaphore | None, request: InFlightRequest) -> None:

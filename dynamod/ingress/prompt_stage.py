@@ -86,7 +86,7 @@ class PromptStage(Stage):
         try:
             prompt = await self._open(request, placement)
         except PrefillWorkerLost as lost:
-            if await self._flight.blame(lost.instance, CAUSE, placement, alone=lost.alone) or self._needed:
+            if await self._flight.stages.blame(lost.instance, CAUSE, placement, alone=lost.alone) or self._needed:
                 return Break(str(lost), retry=True, displaced=True)  # another placement, where no other request is
             prompt = None
         if prompt is None:
@@ -103,13 +103,13 @@ class PromptStage(Stage):
     async def _blame(self, broken: Break, prompt: RemotePrompt, placement: Placement) -> None:
         flight = self._flight
         if broken.died:  # both may have computed the prompt at once
-            await flight.blame(prompt.instance, 0.0)
-        elif broken.prompt or (broken.displaced and not flight.suspect):
+            await flight.stages.blame(prompt.instance, 0.0)
+        elif broken.prompt or (broken.displaced and not flight.stages.suspect):
             if broken.prompt:
                 prompt.unread()
             timeout = CAUSE if broken.prompt else 0.0
             # The prompt is computed: what crashes now computes another one, if it was not alone.
-            await flight.blame(prompt.instance, timeout, placement, alone=prompt.alone, begun=False)
+            await flight.stages.blame(prompt.instance, timeout, placement, alone=prompt.alone, begun=False)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
         """Wait until the instance asks whether it may compute the prompt, whose blocks do not come, or the end."""
@@ -118,9 +118,10 @@ class PromptStage(Stage):
             until, cause = now() + CAUSE, ""
             while not attempt.over and not cause and now() < until:
                 await asyncio.wait([attempt.ended], timeout=CAUSE_LOOK)
-                cause = await flight.blame(prompt.instance, 0.0)
+                cause = await flight.stages.blame(prompt.instance, 0.0)
             if cause and not attempt.over:
-                flight.make_room("the prefill worker crashed, maybe at its prompt")
+                why = "the prefill worker crashed, maybe at its prompt"
+                flight.give_back(Break(why, retry=True, displaced=True))
             attempt.confirm()
 
     def failed(self, failed: Failed) -> bool:
@@ -132,10 +133,5 @@ class PromptStage(Stage):
 
     def _lost(self, why: str, displaced: bool = False) -> None:
         """The instance, with which nothing is wrong, waits for blocks in vain: have the prompt computed once more."""
-        flight = self._flight
-        if not flight.attempting or flight.answer.begun:
-            return
-        if displaced:
-            flight.make_room(why)
-        else:
-            flight.prompt_failed(why)
+        if self._flight.attempting and not self._flight.answer.begun:
+            self._flight.give_back(Break(why, retry=True, displaced=displaced, prompt=not displaced))

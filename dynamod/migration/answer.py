@@ -3,9 +3,12 @@
 from array import array
 from collections.abc import Callable
 
+import msgspec
+
 from dynamod.actor import unseen
 from dynamod.message import tokens
 from dynamod.message.ingress import Delta, Items, Logprobs, Text, Tokens
+from dynamod.message.worker import Generate, Request
 from dynamod.router.placement import Placement
 
 from .base import Choice
@@ -15,13 +18,14 @@ class Answer:
     """Turns ids into text and hands them to the choice's sink, in the call of the transport.
 
     `received`: tokens, characters or items so far; `base`: those before this attempt. `history`: ids of exact engines,
-    behind which another instance continues. `moved_at`: when the last piece came, in seconds of `now`. `ended(told)` is
-    called before the sink learns of the end, with whether the engine knows of it. `delta`, `bug`: those of the request.
+    behind which another instance continues. `started_at`, `moved_at`: when the choice began, and when its last piece
+    came, in seconds of `now`. `ended(told)` is called before the sink learns of the end, with whether the engine knows
+    of it. `delta`, `bug`: those of the request.
     """
 
     __slots__ = (
         *("_bug", "_choice", "_delta", "_ended", "_index", "_now", "_output", "_pending", "_show", "_token"),
-        *("base", "exact", "history", "moved_at", "over", "placement", "received"),
+        *("base", "exact", "history", "moved_at", "over", "placement", "received", "started_at"),
     )
 
     def __init__(
@@ -38,11 +42,17 @@ class Answer:
         self.exact, self.over, self.received, self.base = choice.exact, False, 0, 0
         self.history = array("i")
         self.placement: Placement
-        self.moved_at = now()
+        self.started_at = self.moved_at = now()
 
     def begin(self, placement: Placement) -> None:
         """An attempt at another place begins."""
         self.placement, self.base, self._pending, self.moved_at = placement, self.received, None, self._now()
+
+    def continued(self, request: Request) -> Request:
+        """The request to the next instance: it continues behind what has come."""
+        if isinstance(request, Generate) and self.history:
+            return msgspec.structs.replace(request, prior_output=tokens.pack(self.history))
+        return request
 
     @property
     def begun(self) -> bool:

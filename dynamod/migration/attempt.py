@@ -82,6 +82,16 @@ class Attempt:
         if not self.over and self.outbound is not None:
             self.outbound.confirm()
 
+    def taken(self, *, again: bool, alone: bool) -> None:
+        """The instance says that it has the request: first that the request is there, then that it asks something.
+
+        `again`: it has said so before. `alone`: the request is tried alone.
+        """
+        if not again and alone:
+            self.confirm()  # it begins now: from here on it may be the cause of a crash
+        elif again and self.asked is not None and not self.asked.done():
+            self.asked.set_result(None)
+
     async def breaks_or_asks(self) -> bool:
         """Wait until it has ended, or the instance asks, which is true."""
         self.asked = self.loop.create_future()

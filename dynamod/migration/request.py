@@ -11,23 +11,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from dynamod.actor import StreamGap
-from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed
-from dynamod.message.worker import LEAVING, Generate, Request
+from dynamod.message.worker import LEAVING, Request
 from dynamod.router.placement import Placement
 from dynamod.transport.base import Transport
 
 from .answer import Answer
 from .attempt import Attempt, Break
 from .base import Choice, Limits, MigrationCounts, Places
-from .decision import Broken, Verdict, decide
+from .moves import Moves
 from .prompt import prompt_taker
-from .stages import Ask, Place, Stage, Try
+from .stages import Stages
 from .tried import Tried
 
 log = logging.getLogger("dynamod.migration")
@@ -37,8 +34,6 @@ class InFlightRequest:
     """One choice in flight. `completed(request)` is called once when it is over, whatever way.
 
     `instance`: where it is, None while it has no place. `accepted`: the instance of this attempt has taken it.
-    `displaced`: how often it has left an instance for another request, which is no failure; `made_room`: those
-    instances, to which it may come back. `refused`: how often an instance ended before it began with it.
     """
 
     def __init__(
@@ -50,24 +45,20 @@ class InFlightRequest:
         migrations: MigrationCounts,
         completed: Callable[["InFlightRequest"], None],
     ) -> None:
-        self.request, self._choice, self._places, self._transport = choice.request, choice, places, transport
-        self._now, self._migrations, self._completed = now, migrations, completed
-        self.answer = Answer(choice, now, self.delta, self._finished, self._bug)
+        self._choice, self._transport, self._now, self._completed = choice, transport, now, completed
+        self.answer, self.tried = Answer(choice, now, self.delta, self._finished, self._bug), Tried()
+        self.moves = Moves(choice, places, self.answer, self.tried, now, migrations)
+        self.stages = Stages([make(self) for make in choice.stages], places.acquire)
         self.instance: Instance | None = None
         self.accepted = False
-        self.displaced = self.refused = 0
-        self.made_room: set[int] = set()
-        self.started_at = now()
-        self._tried, self._sends, self._placed = Tried(), 0, False
-        self._broke_at: float | None = None  # until another instance has taken the request
-        self._broke_why = ""  # until it is sent to another instance
         self._left = ""  # why it leaves an instance to which it has not been sent
         self._attempt: Attempt | None = None
         self._waiting: asyncio.Task[Any] | None = None  # our own task while it waits for a place, or for its prompt
-        self._stages: list[Stage] = [make(self) for make in choice.stages]
-        self._place: Place = places.acquire
-        for stage in reversed(self._stages):
-            self._place = partial(stage.place, proceed=self._place)
+
+    @property
+    def request(self) -> Request:
+        """As it was asked for."""
+        return self._choice.request
 
     @property
     def over(self) -> bool:
@@ -79,11 +70,6 @@ class InFlightRequest:
         """Whether it has been sent to the instance; else its prompt may be on the way there."""
         return self._attempt is not None
 
-    @property
-    def suspect(self) -> bool:
-        """Whether it may crash its instance."""
-        return any(stage.suspect for stage in self._stages)
-
     # Its life.
 
     async def run(self) -> None:
@@ -92,7 +78,7 @@ class InFlightRequest:
             while not self.over:
                 broken = await self._turn()
                 if broken is not None and not self.over:
-                    self._move(broken)
+                    self.moves.decide(broken, accepted=self.accepted)
                     await asyncio.sleep(broken.pause)
         except RequestError as error:
             self._fail(error)
@@ -106,14 +92,11 @@ class InFlightRequest:
     async def _turn(self) -> Break | None:
         """One place and the attempt there: how it broke, None when the choice is over."""
         self._waiting = asyncio.current_task()
-        ask = Ask(self._tried.ids, self._placed, received=self.answer.received)
-        with await self._tried.placed(self._place, ask) as placement:
-            self._placed, self._left, self.instance = True, "", placement.instance
-            attempt: Try = partial(self._send, placement)
-            for stage in reversed(self._stages):
-                attempt = partial(stage.attempt, placement, proceed=attempt)
+        with await self.tried.placed(self.stages.place, self.answer.received) as placement:
+            self._left, self.instance = "", placement.instance
+            request = self.answer.continued(self.request)
             try:
-                return await attempt(self._continued())
+                return await self.stages.attempt(placement, request, partial(self._send, placement))
             except asyncio.CancelledError:
                 if not self._left or self._waiting is None or self._waiting.uncancel():
                     raise
@@ -121,89 +104,27 @@ class InFlightRequest:
             finally:
                 self.instance = None
 
-    def _continued(self) -> Request:
-        """The request to the next instance: it continues behind what has come."""
-        request = self.request
-        if isinstance(request, Generate) and self.answer.history:
-            return msgspec.structs.replace(request, prior_output=tokens.pack(self.answer.history))
-        return request
-
     async def _send(self, placement: Placement, request: Request) -> Break | None:
         """Open an attempt at the instance and wait for its end: how it broke, None when the choice is over."""
         self._waiting = None
         instance, choice, answer = placement.instance, self._choice, self.answer
         placement.leave, placement.stays = self._displace, self._stays
-        self._tried.add(instance.instance_id)
-        self._sends += 1
+        self.tried.add(instance.instance_id)
         self.accepted = False
         answer.begin(placement)
+        lost = partial(self._leave_instance, notify_engine=False)
         take = None if answer.received else prompt_taker(choice.sink, choice.index, request, choice.logprobs)
-        attempt = self._attempt = Attempt(answer.token, self.delta, self._lost, take)
+        attempt = self._attempt = Attempt(answer.token, self.delta, lost, take)
         outbound = self._transport.open(instance, request, attempt)
-        self.made_room.discard(instance.instance_id)
+        self.tried.made_room.discard(instance.instance_id)
         if self._attempt is attempt:  # a transport inside the process may have refused it in the call
             attempt.outbound = outbound
-        if self._broke_why:
-            text = "request %s moves to another instance: %s"  # a line takes longer than a move, and many move at once
-            attempt.loop.call_soon(log.warning, text, self.request.request_id, self._broke_why)
-            self._broke_why = ""
+        self.moves.sent(attempt.loop.call_soon)
         try:
-            for stage in self._stages:
-                await stage.watch(attempt, placement)
+            await self.stages.watch(attempt, placement)
             return await attempt.ended
         finally:
             self.instance = None
-
-    async def blame(
-        self,
-        instance: Instance | None,
-        timeout: float | None = None,
-        at: Placement | None = None,
-        *,
-        alone: bool = False,
-        begun: bool = True,
-    ) -> str:
-        """`Stage.blame` of the first stage that knows a cause. `instance`: None for one that computed nothing."""
-        for stage in self._stages if instance is not None else ():
-            assert instance is not None
-            if cause := await stage.blame(instance, timeout, at, alone=alone, begun=begun):
-                return cause
-        return ""
-
-    def _move(self, broken: Break) -> None:
-        """Decide whether another instance gets the request. Raises the error to end with if none does."""
-        if broken.displaced:
-            self._broke_why = broken.why
-            return
-        if broken.link:
-            lost = self.answer.placement.instance
-            self._tried.link_lost(lost.instance_id, self._places.neighbours(lost))
-        self.reconsider()
-        received = self.answer.received
-        unsent = broken.link and not self.accepted and not received  # as far as is known
-        verdict = self._verdict(broken.why, retry=broken.retry or unsent)
-        if received and self._choice.too_long(received):
-            self._migrations.too_long()
-        if not verdict.again:
-            raise verdict.exception()
-        self._broke_at = self.answer.moved_at if self._broke_at is None else self._broke_at
-        self._broke_why = broken.why
-        self._migrations.broke(received > 0)
-
-    def _verdict(self, why: str, *, retry: bool) -> Verdict:
-        choice, received, sends = self._choice, self.answer.received, self._sends - self.refused
-        others, form = self._available(), getattr(self.request, "grammar", None) is not None
-        return decide(
-            Broken(why, retry, received, choice.exact, sends, choice.limit, others, choice.too_long(received), form)
-        )
-
-    def _available(self) -> bool:
-        return self._places.available(self._tried.ids, self.answer.received)
-
-    def reconsider(self) -> None:
-        """Instances have gone: those to which only the link has failed are tried again when there is no other."""
-        if self._attempt is None:
-            self._tried.reconsider(self._available)
 
     # What ends an attempt, or all of it.
 
@@ -220,34 +141,19 @@ class InFlightRequest:
             self._left = why  # its prompt is being computed elsewhere: it has not got there
             self._waiting.cancel()
 
-    def make_room(self, why: str, pause: float = 0.0) -> None:
-        """Leave the instance, with which nothing is wrong, to another request. `pause`: seconds before the next."""
-        instance = self.answer.placement.instance.instance_id
-        self._tried.forget(instance)
-        self._sends -= 1
-        self.displaced += 1
-        self.made_room.add(instance)
-        self._leave_instance(Break(why, retry=True, displaced=True, pause=pause), notify_engine=not pause)
-
-    def prompt_failed(self, why: str) -> None:
-        """The instance, with which nothing is wrong, waits for a prompt in vain: have it computed once more."""
-        self._tried.forget(self.answer.placement.instance.instance_id)
-        self._leave_instance(Break(why, retry=True, prompt=True))
+    def give_back(self, broken: Break) -> None:
+        """Leave the instance, with which nothing is wrong; `broken.displaced`: to another request."""
+        self.tried.forget(self.answer.placement.instance.instance_id, displaced=broken.displaced)
+        self._leave_instance(broken, notify_engine=not broken.pause)
 
     def _stays(self) -> bool:
-        answer, choice = self.answer, self._choice
-        return self._attempt is None or (answer.received > 0 and (not choice.exact or choice.too_long(answer.received)))
+        return self._attempt is None or self.moves.stays
 
     def _displace(self) -> bool:
         if self._stays():
             return False
-        self.make_room("its worker tries another request alone")
+        self.give_back(Break("its worker tries another request alone", retry=True, displaced=True))
         return True
-
-    @property
-    def can_move(self) -> bool:
-        """Whether another instance would get the request, if this one failed now; a suspect always leaves."""
-        return self.suspect or self._verdict("", retry=False).again
 
     def expire(self, limits: Limits) -> None:
         """Check the request's clocks; the attempt breaks (and the request may move) when one has passed.
@@ -255,15 +161,12 @@ class InFlightRequest:
         Before it has a place its clock is the deadline with which it waits for one.
         """
         now, answer = self._now(), self.answer
-        if limits.total is not None and now - self.started_at > limits.total:
+        if limits.total is not None and now - answer.started_at > limits.total:
             self._fail(REQUEST_ERRORS["TimedOut"](f"the request took longer than {limits.total:g} s in total"))
         elif self._attempt is None:
             return
         elif why := limits.passed(now - answer.moved_at, accepted=self.accepted, answers=answer.begun):
             self._leave_instance(Break(why, retry=not (self.accepted or answer.begun)))
-
-    def _lost(self, broken: Break) -> None:
-        self._leave_instance(broken, notify_engine=False)
 
     def _fail(self, error: RequestError, *, notify_engine: bool = True) -> None:
         if not self.over:
@@ -276,16 +179,12 @@ class InFlightRequest:
         self._fail(EngineFailed(f"internal error while reading the answer: {type(error).__name__}"))
 
     def _finished(self, told: bool) -> None:
-        for stage in self._stages:
-            stage.finished()
+        self.stages.finished()
         self._end(notify_engine=not told)
 
     def _end(self, *, notify_engine: bool = True) -> None:
         self.answer.over = True
-        if self._broke_at is not None:
-            self._settled(False)
-        if self._broke_why:
-            log.warning("request %s was sent to no other instance: %s", self.request.request_id, self._broke_why)
+        self.moves.ended()
         waiting, self._waiting = self._waiting, None
         if waiting is not None and waiting is not asyncio.current_task():
             waiting.cancel()
@@ -297,25 +196,17 @@ class InFlightRequest:
         if attempt is not None:
             attempt.end(broken, notify_engine=notify_engine)
 
-    def _settled(self, ok: bool) -> None:
-        assert self._broke_at is not None
-        seconds, self._broke_at = self._now() - self._broke_at, None
-        self._migrations.settled(seconds, ok)
-        if ok and self.instance is not None:
-            where = self.instance.process or f"{self.instance.instance_id:x}"
-            log.info("request %s was taken by %s within %.1f ms", self.request.request_id, where, seconds * 1000)
-
     # What the instance sends; called by the attempt.
 
     def delta(self, delta: Delta) -> None:
         """Take one delta of the current attempt."""
         try:
             if isinstance(delta, Accepted):
-                self._confirm()
+                if self._attempt is not None:
+                    self._attempt.taken(again=self.accepted, alone=self.answer.placement.alone)
                 self.accepted = True
                 self.answer.moved_at = self._now()
-                if self._broke_at is not None:
-                    self._settled(True)
+                self.moves.taken(self.instance)
             elif isinstance(delta, Failed):
                 self._failed(delta)
             else:
@@ -325,21 +216,11 @@ class InFlightRequest:
         except Exception as error:
             self._bug(error)
 
-    def _confirm(self) -> None:
-        """The instance says that it has the request: the first time that it is there, then that it asks something."""
-        attempt = self._attempt
-        if attempt is None:
-            return
-        if not self.accepted and self.answer.placement.alone:
-            attempt.confirm()  # it begins now: from here on it may be the cause of a crash
-        elif self.accepted and attempt.asked is not None and not attempt.asked.done():
-            attempt.asked.set_result(None)
-
     def _failed(self, failed: Failed) -> None:
-        if any(stage.failed(failed) for stage in self._stages):
+        if self.stages.failed(failed):
             return
         if failed.retry:
-            self.refused += failed.code == LEAVING
+            self.tried.refused += failed.code == LEAVING
             self._leave_instance(Break(failed.message, retry=True), notify_engine=False)
         else:
             self._fail(failed.exception(), notify_engine=False)

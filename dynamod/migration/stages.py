@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dynamod.message.discovery import Instance
@@ -83,6 +84,58 @@ MakeStage = Callable[["InFlightRequest"], Stage]
 
 Begin = Callable[[Request], MakeStage]
 """Looks at a new request. Raises RequestError for a request that must not begin."""
+
+
+class Stages:
+    """The stages of one choice, the outermost first. `acquire` is what the innermost asks for a place."""
+
+    def __init__(self, stages: Sequence[Stage], acquire: Place) -> None:
+        self._stages = stages
+        self.place = acquire
+        for stage in reversed(stages):
+            self.place = partial(stage.place, proceed=self.place)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the choice may crash its instance."""
+        return any(stage.suspect for stage in self._stages)
+
+    async def attempt(self, placement: Placement, request: Request, send: Try) -> Break | None:
+        """As `Stage.attempt`; the innermost stage calls `send`."""
+        for stage in reversed(self._stages):
+            send = partial(stage.attempt, placement, proceed=send)
+        return await send(request)
+
+    async def watch(self, attempt: Attempt, placement: Placement) -> None:
+        """As `Stage.watch`, one after the other."""
+        for stage in self._stages:
+            await stage.watch(attempt, placement)
+
+    async def blame(
+        self,
+        instance: Instance | None,
+        timeout: float | None = None,
+        at: Placement | None = None,
+        *,
+        alone: bool = False,
+        begun: bool = True,
+    ) -> str:
+        """`Stage.blame` of the first stage that knows a cause. `instance`: None for one that computed nothing."""
+        if instance is None:
+            return ""
+        for stage in self._stages:
+            if cause := await stage.blame(instance, timeout, at, alone=alone, begun=begun):
+                return cause
+        return ""
+
+    def failed(self, failed: Failed) -> bool:
+        """Whether a stage has dealt with the error."""
+        return any(stage.failed(failed) for stage in self._stages)
+
+    def finished(self) -> None:
+        """The answer is complete."""
+        for stage in self._stages:
+            stage.finished()
 
 
 @dataclass(frozen=True, slots=True)

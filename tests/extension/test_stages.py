@@ -39,7 +39,7 @@ class Toy(Stage):
 
     def failed(self, failed: Failed) -> bool:
         if failed.code == "toy":
-            self.flight.make_room("the instance is needed", pause=2.0)
+            self.flight.give_back(Break("the instance is needed", retry=True, displaced=True, pause=2.0))
         return failed.code == "toy"
 
     def finished(self) -> None:

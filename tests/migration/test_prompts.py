@@ -431,7 +431,7 @@ async def test_a_prompt_makes_room_for_the_trial_of_another(words: Any) -> None:
     send = await air.start()
     prompts.watching[0]("its prefill worker tries another request alone", True)
     await air.settle()
-    assert (send.cancelled, len(air.sends), air.inflight.displaced, air.suspected) == (1, 2, 1, [])
+    assert (send.cancelled, len(air.sends), air.inflight.tried.displaced, air.suspected) == (1, 2, 1, [])
     air.last.tokens(1)
     prompts.watching[1]("its prefill worker tries another request alone", True)
     await air.settle()

@@ -62,7 +62,7 @@ async def test_a_busy_node_keeps_no_request_from_a_neighbour() -> None:
 
     tried.add(1)
     tried.link_lost(1, [2])
-    assert await tried.placed(place, Ask(tried.ids, again=True)) == "a place"
+    assert await tried.placed(place, 0) == "a place"
     assert asked == [{1, 2}, {1}]
 
 
@@ -76,5 +76,5 @@ async def test_a_refusal_of_the_other_nodes_is_none_by_a_neighbour() -> None:
 
     tried.link_lost(1, [2])
     with pytest.raises(Overloaded):
-        await tried.placed(place, Ask(tried.ids, again=True))
+        await tried.placed(place, 0)
     assert asked == [{2}, set()]

@@ -159,7 +159,7 @@ class Client:
 
     def _made_room(self) -> set[int]:
         """Instances to which the request may come back, because it left them only for the trial of another."""
-        return found.made_room if (found := self._in_flight) is not None else set()
+        return found.tried.made_room if (found := self._in_flight) is not None else set()
 
     @property
     def bound(self) -> str:
@@ -175,17 +175,17 @@ class Client:
     @property
     def can_move(self) -> bool:
         """Whether another instance would take it, if its own one failed now."""
-        return (found := self._in_flight) is not None and found.can_move
+        return (found := self._in_flight) is not None and (found.stages.suspect or found.moves.possible)
 
     @property
     def displaced(self) -> int:
         """How often it made room for the trial of another."""
-        return found.displaced if (found := self._in_flight) is not None else 0
+        return found.tried.displaced if (found := self._in_flight) is not None else 0
 
     @property
     def tries(self) -> int:
         """How often it was sent, without those sends after which it made room, or was refused by who was ending."""
-        refused = found.refused if (found := self._in_flight) is not None else 0
+        refused = found.tried.refused if (found := self._in_flight) is not None else 0
         return len(self.sends) - self.displaced - refused
 
     # ingress.base.ResponseSink.

@@ -106,7 +106,7 @@ class IsolationStage(Stage):
     def failed(self, failed: Failed) -> bool:
         """The instance tries another request alone: come back a little later."""
         if failed.code == TRIAL_TAKEN:
-            self._flight.make_room(failed.message, TRIAL_PAUSE)
+            self._flight.give_back(Break(failed.message, retry=True, displaced=True, pause=TRIAL_PAUSE))
         return failed.code == TRIAL_TAKEN
 
     def finished(self) -> None:

@@ -181,7 +181,7 @@ async def test_behind_a_failed_link_it_returns_when_the_others_have_gone(words: 
     await air.settle()
     assert air.waiting == 1, "the second one is busy"
     del air.instances[1]
-    air.inflight.reconsider()
+    air.inflight.moves.reconsider()
     air.freed.set()
     await air.settle()
     assert [send.instance.instance_id for send in air.sends] == [1, 1]

@@ -27,7 +27,6 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.worker import Generate, Handoff
 from dynamod.migration import answer as answer_module
-from dynamod.migration import request as request_module
 from dynamod.migration.request import InFlightRequest
 from dynamod.router.active import ActiveLoad
 from dynamod.router.placement import DispatcherClient, Placement
@@ -52,7 +51,7 @@ def forgets_the_last_token(patch: pytest.MonkeyPatch) -> None:
     def short(ids: Any) -> bytes:
         return tokens.pack(ids[:-1] if isinstance(ids, array) else ids)  # an array: what came so far
 
-    patch.setattr(request_module, "tokens", SimpleNamespace(pack=short, unpack=tokens.unpack))
+    patch.setattr(answer_module, "tokens", SimpleNamespace(pack=short, unpack=tokens.unpack))
 
 
 def takes_doubled_frames(patch: pytest.MonkeyPatch) -> None:
