@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 import functools
-import itertools
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,15 +14,7 @@ from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, RequestError, UserError
-from dynamod.message.kv_events import (
-    Cleared,
-    ForwardPass,
-    Load,
-    PrefillCompleted,
-    RequestFinished,
-    RequestStarted,
-    WorkerEvent,
-)
+from dynamod.message.kv_events import ForwardPass, RequestStarted
 from dynamod.message.worker import (
     PASSED,
     REPLAY,
@@ -43,9 +34,9 @@ from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
 from .adapters import FollowedAdapters
-from .events import EventPublisher, StepPublisher
 from .model_files import send_files
 from .role import Role, RoleSwitch, Switch
+from .subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from .handoff import HandoffEndpoint
@@ -54,15 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.engine")
 
 Make = Callable[[EngineOptions, Spawn], Engine[Any]]
-
-LOAD_INTERVAL = 0.25
-"""Seconds between two looks at the engine's load, while somebody subscribes."""
-
-KEEP_ALIVE = 2.0
-"""Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
-
-STEP_LOOKS = 4
-"""Looks behind which steps and load are sent to those who subscribe to steps."""
 
 OTHERS = 5.0
 """Seconds that such a request waits for the first tokens of others, of other ingress processes, that are there."""
@@ -91,14 +73,6 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     steps: tuple[ForwardPass, ...] = ()
 
 
-@dataclass(slots=True)
-class _Open:
-    """A request in the engine's hands, as events describe it."""
-
-    started: RequestStarted
-    prefilled: bool = False
-
-
 class Worker(Actor):
     """`publish(card)` is called when the engine is loaded, `withdraw()` when the worker drains or ends.
 
@@ -121,11 +95,8 @@ class Worker(Actor):
         self._engine: Engine[Any] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._open: dict[Reply, _Open] = {}
-        self._events = EventPublisher()
-        self._steps = StepPublisher(self._forward_pass)
-        self._watching = False
-        self._last_load: Load | None = None
+        self._subscriptions = Subscriptions(lambda work, name: self.context.task(work, name))
+        self._open = self._subscriptions.open
         self._accepted = self._cancelled = self._refused = 0
         self.handoff: HandoffEndpoint | OwnTransferEndpoint | None = None
         self.session_lease: float | None = None  # seconds, see `handoff.LEASE`
@@ -138,7 +109,7 @@ class Worker(Actor):
     async def started(self) -> None:
         """Load the engine, then publish its card."""
         self._engine = engine = self._make(self._options, self.context.task)
-        engine.publish, engine.prefill_completed = self._events.publish, self._prefill_completed
+        self._subscriptions.follow(engine)
         engine.progress, engine.phase = self.progress, self.phase
         self.phase("load")
         await engine.start()
@@ -196,8 +167,7 @@ class Worker(Actor):
             why = f"the worker ended ({reason})"
             for reply in (*self._open, *([self._trial] if self._trial is not None else ())):
                 reply.failed("EngineFailed", why, retry=True)
-            self._events.close(why)
-            self._steps.close(why)
+            self._subscriptions.close(why)
 
     @handle
     async def job(self, message: Job) -> None:
@@ -217,7 +187,7 @@ class Worker(Actor):
             else:
                 self._submit(engine, request, reply)
         elif isinstance(request, Subscribe):
-            self._subscribe(engine, request, reply)
+            self._subscriptions.subscribe(engine, request, reply)
         elif isinstance(request, Describe):
             reply.accepted()
             reply.items((msgspec.json.encode(engine.card()),), "stop")
@@ -412,78 +382,25 @@ class Worker(Actor):
             reply.failed("EngineFailed", text)
 
     def _begin(self, reply: Reply, started: RequestStarted) -> None:
-        self._open[reply] = _Open(started)
         self._idle.clear()
-        self._events.publish(started, reply.origin)
-        self._steps.started(started)
+        self._subscriptions.begin(reply, started)
         reply.on_end(functools.partial(self._ended, reply))
         reply.accepted()
 
-    def _prefill_completed(self, reply: Reply) -> None:
-        """The engine has a request's first token."""
-        request = self._open.get(reply)
-        if request is not None and not request.prefilled:
-            request.prefilled = True
-            self._events.publish(PrefillCompleted(request.started.request), reply.origin)
-
     def _ended(self, reply: Reply, cancelled: bool) -> None:
-        request = self._open.pop(reply)
-        self._events.publish(RequestFinished(request.started.request), reply.origin)
+        self._subscriptions.end(reply)
         self._cancelled += cancelled
         if not self._open:
             self._idle.set()
 
-    def _subscribe(self, engine: Engine[Any], request: Subscribe, reply: Reply) -> None:
-        """First the state now. It is no open request: a drain ends it."""
-        if request.steps:
-            self._steps.subscribe(reply, (*self.forward_passes(), engine.load()))
-            engine.stepped = self._steps.stepped
-        else:
-            self._events.subscribe(reply, self._snapshot(engine, reply))
-        self._last_load = None  # subscribers may have got different loads: the next look publishes again
-        if not self._watching:
-            self._watching = True
-            self.context.task(self._watch(engine), "load")
-
-    def _snapshot(self, engine: Engine[Any], reply: Reply) -> tuple[WorkerEvent, ...]:
-        """With the requests of other processes than the subscriber's."""
-        snapshot: list[WorkerEvent] = [Cleared(), *engine.snapshot()]
-        for other, request in self._open.items():
-            if other.origin is not reply.origin:
-                snapshot.append(request.started)
-                if request.prefilled:
-                    snapshot.append(PrefillCompleted(request.started.request))
-        return tuple(snapshot)
-
-    def _forward_pass(self, rank: int) -> ForwardPass | None:
-        return None if self._engine is None else self._engine.forward_pass(rank)
-
     def forward_passes(self) -> tuple[ForwardPass, ...]:
         """Of all ranks, now."""
-        found = itertools.takewhile(lambda one: one is not None, map(self._forward_pass, itertools.count()))
-        return tuple([one for one in found if one is not None])
-
-    async def _watch(self, engine: Engine[Any]) -> None:
-        """Publish the load when it has changed, and now and then to keep subscriptions alive, while there are any."""
-        looks = 0
-        since = 0  # looks since it was published
-        while self._events or self._steps:
-            await asyncio.sleep(LOAD_INTERVAL)
-            looks, since, load = looks + 1, since + 1, engine.load()
-            if load != self._last_load or since * LOAD_INTERVAL >= KEEP_ALIVE:
-                self._last_load, since = load, 0
-                self._events.publish(load)
-            if self._steps and looks % STEP_LOOKS == 0:
-                self._steps.flush(*[step for step in self.forward_passes() if not step.wall_time], load)
-            elif not self._steps:
-                engine.stepped = None
-        self._watching = False
+        return self._subscriptions.forward_passes()
 
     def statistics(self) -> WorkerStatistics:
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
-        subscribers = len(self._events) + len(self._steps)
-        counts = (self._accepted, len(self._open), self._cancelled, self._refused, subscribers)
+        counts = (self._accepted, len(self._open), self._cancelled, self._refused, len(self._subscriptions))
         handoff = self.handoff.statistics() if self.handoff is not None else None
         pool, steps = "" if self.role == "aggregated" else self.role, self.forward_passes()
         return WorkerStatistics(*counts, engine, handoff, pool, self._roles.epoch, steps)

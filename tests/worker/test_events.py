@@ -33,7 +33,7 @@ from dynamod.router.index import BlockIndex
 from dynamod.transport.outbox import WINDOW, Outbox
 from dynamod.transport.unix import UnixServer, UnixTransport
 from dynamod.worker.events import BACKLOG, EventPublisher
-from dynamod.worker.worker import KEEP_ALIVE
+from dynamod.worker.subscriptions import KEEP_ALIVE
 
 
 class Core(EchoCore):
@@ -258,7 +258,7 @@ async def test_nobody_looks_at_the_load_when_nobody_reads(words: Any) -> None:
         await asyncio.sleep(1)
         feed.stream.cancel()
         await asyncio.sleep(1)
-        assert not house.workers[-1]._watching
+        assert not house.workers[-1]._subscriptions._watching
         again = house.subscribe()
         await asyncio.sleep(1)
         assert len(kinds(again, Load)) == 2

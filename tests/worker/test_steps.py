@@ -24,7 +24,7 @@ from dynamod.message.kv_events import (
 )
 from dynamod.message.worker import Open, Subscribe
 from dynamod.worker.events import BACKLOG, STEP_INTERVAL, STEP_TOKENS
-from dynamod.worker.worker import LOAD_INTERVAL, STEP_LOOKS
+from dynamod.worker.subscriptions import LOAD_INTERVAL, STEP_LOOKS
 
 NOTHING = ScheduledRequests(0, 0, 0.0, 0, 0, 0, 0.0)
 EMPTY = QueuedRequests(0, 0, 0.0, 0, 0, 0.0)
@@ -174,7 +174,7 @@ async def test_a_slow_reader_is_dropped(words: Any) -> None:
         house = await words.mocker(system)
         stream = follow(house)
         await asyncio.sleep(0)
-        [reply] = house.workers[-1]._steps._subscribers
+        [reply] = house.workers[-1]._subscriptions._steps._subscribers
         reply._outbox.backlog = lambda _stream: BACKLOG
         await passed()
         assert isinstance(stream.error, Failed)

@@ -125,7 +125,7 @@ async def test_ingress_processes_hear_of_each_others_requests(house, until, word
 async def test_a_feed_that_breaks_is_opened_again(house, until, words) -> None:
     (member,) = await started(house, until, 1, words.Manual, mode="kv")
     await until(lambda: member.actor.statistics().feeds == 1)
-    member.actor._events.close("for the test")
+    member.actor._subscriptions._events.close("for the test")
     assert member.actor.statistics().feeds == 0
     await until(lambda: member.actor.statistics().feeds == 1)
     known = router(house)
