@@ -6,22 +6,19 @@ actor of its own below it. Requests come by the `ProcessorBackend` that it publi
 
 import asyncio
 import logging
-import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.actor import Actor, Backoff, Reason, Ref, Total, handle
+from dynamod.actor import Actor, Reason, Ref, Total, handle
 from dynamod.discovery.adapters import AdapterChanges
 from dynamod.discovery.view import View, disagree
 from dynamod.message.discovery import PREFILL, ModelCard
-from dynamod.message.errors import NotFound, UserError
+from dynamod.message.errors import NotFound
 from dynamod.migration.base import Limits
 from dynamod.preprocess.model import Model
 from dynamod.router.decision import Decision
@@ -37,7 +34,7 @@ from .counts import LoopDelay
 from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows, Row
 from .in_flight import RequestsInFlight
 from .lowering import Lowered, Served
-from .memory import trim_memory
+from .model_loader import ModelLoader
 from .parked import ParkedModels
 from .parsing import ModelParsers
 from .router_metrics import loop_row
@@ -46,12 +43,8 @@ if TYPE_CHECKING:
     from dynamod.structured.checks import GrammarChecks
 
     from .api.endpoint import Endpoint
-    from .model_files import ModelFiles
 
 log = logging.getLogger("dynamod.frontend")
-
-RELOAD = Backoff(initial=0.5, maximum=30.0)
-"""Between attempts to load a model that could not be loaded."""
 
 CLOCK = 0.5
 """Seconds between looks at the clocks of all requests in flight."""
@@ -160,12 +153,9 @@ class Processor(Actor):
         self._view, self._transport = view, transport
         self._needs_blocks = routing.needs_blocks
         self._limits, self._migration_limit, self._longest_move = limits, migration_limit, migration_max_seq_len
-        self._refused = refused
         self._node = node
-        self._files: ModelFiles | None = None
         self._checks: GrammarChecks | None = None
         self._loading: dict[str, ModelCard] = {}
-        self._unloaded: dict[str, str] = {}  # why the last attempt to load a model has failed
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
         self._parsers: dict[str, ModelParsers] = {}
         self._kept: dict[str, ModelCard] = {}  # of models that can be asked for although nobody serves them
@@ -178,6 +168,7 @@ class Processor(Actor):
         self.askable = AskableModels(
             view, lambda: self.cards, self._kept.__contains__, self._coming, self.parked, announce
         )
+        self._loader = ModelLoader(view, transport, node, refused, self.askable.look)
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
         self._requests: RequestsInFlight | None = None
 
@@ -248,7 +239,7 @@ class Processor(Actor):
         """A snapshot."""
         requests = self._requests
         counts = (requests.started, len(requests), requests.completed) if requests is not None else (0, 0, 0)
-        return ProcessorStatistics(*counts, len(self.cards), dict(self._unloaded), tuple(self._loading))
+        return ProcessorStatistics(*counts, len(self.cards), dict(self._loader.failed), tuple(self._loading))
 
     def inspection(self) -> dict[str, Any]:
         """The statistics and the models."""
@@ -310,11 +301,11 @@ class Processor(Actor):
 
     def _coming(self, name: str) -> ModelCard | None:
         """The card that is being loaded, unless its files are of no use."""
-        return None if name in self._unloaded else self._loading.get(name)
+        return None if name in self._loader.failed else self._loading.get(name)
 
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         self._loading.pop(name, None)
-        self._loads(name)
+        self._loader.clear(name)
         if name in self._kept:
             here = self.cards.get(name)
             if card is None and here is not None:
@@ -347,58 +338,17 @@ class Processor(Actor):
             self._ready(name, self._models[card.parent], card)
 
     async def _load(self, name: str, card: ModelCard) -> None:
-        """Load a model, again and again until it is loaded or not wanted: what is missing now may come."""
-
         def wanted() -> bool:
             return self._loading.get(name) is card  # else it is gone, or another model has taken the name
 
-        for attempt in count(1):
-            try:
-                here = await self._files_of(card, wanted)
-                load = partial(Model.load, use_fast_backend=False, apart=True)
-                model = await asyncio.to_thread(load, here) if here is not None else None
-                break
-            except Exception as error:
-                expected = isinstance(error, UserError)
-                why = error.line() if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-                if wanted() and self._unloaded.get(name) != why:  # the same failure is logged once
-                    self._unloaded[name] = why
-                    self.askable.look()
-                    if expected:
-                        self._refused(name, why)
-                    log.error("cannot serve model %s: %s", name, why, exc_info=not expected)
-            await asyncio.sleep(RELOAD.delay(attempt, self.context.random))
-            if not wanted():
-                return
-        if model is None or not wanted():
-            return
-        del self._loading[name]
-        self._ready(name, model, card)
-        try:
-            await asyncio.to_thread(model.tokenizer.use_fast_backend)
-            await asyncio.to_thread(trim_memory)  # loading took several times what is kept
-        except Exception:  # it is served all the same
-            log.exception("the tokenizer of model %s stays the slower one", name)
-
-    async def _files_of(self, card: ModelCard, wanted: Callable[[], bool]) -> ModelCard | None:
-        """The card with paths that can be read here; None when it is not wanted any more."""
-        nodes = {instance.node for instance in self._view.serving(card.name, card)}
-        meant_for_us = nodes == {self._node()}  # else it may be the path of a worker elsewhere
-        if meant_for_us and await asyncio.to_thread(os.path.exists, card.config_path or card.path):
-            return card
-        if self._files is None:
-            from .model_files import ModelFiles  # a node that is alone does not need it, and starts sooner
-
-            self._files = ModelFiles(self._transport, self._node)
-        return await self._files.find(card, lambda: self._view.serving(card.name, card), wanted)
-
-    def _loads(self, name: str) -> None:
-        """What was wrong with a model is over."""
-        if self._unloaded.pop(name, None) is not None:
-            self._refused(name, "")
+        model = await self._loader.load(card, wanted, self.context.random)
+        if model is not None and wanted():
+            del self._loading[name]
+            self._ready(name, model, card)
+            await self._loader.hasten(name, model)
 
     def _ready(self, name: str, model: Model | None, card: ModelCard) -> None:
-        self._loads(name)
+        self._loader.clear(name)
         self._models[name] = model
         self._parsers[name] = parsers = ModelParsers(card, model)
         self._cards[name] = card = parsers.card

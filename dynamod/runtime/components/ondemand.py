@@ -10,7 +10,8 @@ from typing import Any
 from dynamod.actor import handle
 from dynamod.discovery.base import Registry
 from dynamod.discovery.keys import KEEPERS, Address
-from dynamod.ingress.processor import RELOAD, GetBackend
+from dynamod.ingress.model_loader import RELOAD
+from dynamod.ingress.processor import GetBackend
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.memory import resident

@@ -10,7 +10,7 @@ import msgspec
 from dynamod.actor import Context
 from dynamod.discovery.keys import WANTED, parked_key
 from dynamod.discovery.records import decoded
-from dynamod.ingress.processor import RELOAD
+from dynamod.ingress.model_loader import RELOAD
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.pools import ParkedModel, WantedModel

@@ -256,7 +256,7 @@ async def test_a_model_that_could_not_be_loaded_is_loaded_again(house, until, mo
         return load(card, **more)
 
     monkeypatch.setattr(Model, "load", failing)
-    monkeypatch.setattr("dynamod.ingress.processor.RELOAD", Backoff(initial=0.01))
+    monkeypatch.setattr("dynamod.ingress.model_loader.RELOAD", Backoff(initial=0.01))
     await house.start()
     await house.worker()
     await ready(until, house)
