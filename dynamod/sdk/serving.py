@@ -21,7 +21,7 @@ from dynamod.runtime.context import ComponentContext
 from dynamod.runtime.open_calls import OpenCalls
 from dynamod.runtime.plan import ServicePlan
 from dynamod.transport.base import Reply
-from dynamod.worker.worker import Worker
+from dynamod.worker.worker import RequestHandler, Worker
 
 from .connection import Connection
 
@@ -195,13 +195,12 @@ class ModelHost(Worker):
         await super().started()
         await self._place.publish(self.context.ref)
 
-    @handle
-    async def job(self, message: Job) -> None:
-        """Start what is asked for."""
-        if isinstance(message.request, Call):
-            self._calls.take(message)
-        else:
-            await super().job(message)
+    def handlers(self, engine: Engine[Any]) -> dict[type, RequestHandler]:
+        """As every worker, and calls."""
+        return {**super().handlers(engine), Call: self._call}
+
+    def _call(self, _engine: Engine[Any], request: Call, reply: Reply) -> None:
+        self._calls.take(Job(request, reply))
 
     def cut(self) -> None:
         """Drain no longer."""

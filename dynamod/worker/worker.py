@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.engine")
 
 Make = Callable[[EngineOptions, Spawn], Engine[Any]]
+RequestHandler = Callable[[Engine[Any], Any, Reply], None]
 
 OTHERS = 5.0
 """Seconds that such a request waits for the first tokens of others, of other ingress processes, that are there."""
@@ -105,6 +106,7 @@ class Worker(Actor):
         self._roles = RoleSwitch(self._leave_role, self._take_role)
         self._adapters = asyncio.Lock()
         self._trial: Reply | None = None  # of the last request that was to be tried alone
+        self._handlers: Mapping[type, RequestHandler] = {}  # by the type of request, from `started` on
 
     async def started(self) -> None:
         """Load the engine, then publish its card."""
@@ -113,6 +115,7 @@ class Worker(Actor):
         engine.progress, engine.phase = self.progress, self.phase
         self.phase("load")
         await engine.start()
+        self._handlers = self.handlers(engine)
         card, mode = engine.card(), self.role
         if mode != "aggregated" and not card.capabilities.handoff:
             text = f"engine {engine.name}, as it has been started, cannot be a {mode} worker of model {card.name}"
@@ -121,6 +124,18 @@ class Worker(Actor):
             await self._listen(engine)
         log.info("engine %s serves model %s", engine.name, card.name)
         self._publish(self._public_card(engine))
+
+    def handlers(self, engine: Engine[Any]) -> dict[type, RequestHandler]:
+        """What takes requests, by their type: those for the engine, and those for the worker itself."""
+        return {
+            **dict.fromkeys(engine.serves, self._take),
+            Prefill: self._take_prefill,
+            Subscribe: self._subscriptions.subscribe,
+            Describe: self._describe,
+            Files: self._send_files,
+            LoadAdapter: self._begin_change,
+            UnloadAdapter: self._begin_change,
+        }
 
     @property
     def role(self) -> DisaggregationMode:
@@ -171,34 +186,46 @@ class Worker(Actor):
 
     @handle
     async def job(self, message: Job) -> None:
-        """Hand a request to the engine, or answer one to the worker itself."""
+        """Give a request to the handler of its type."""
         engine, request, reply = self._engine, message.request, message.reply
         assert engine is not None
         if reply.cancelled:
             return
-        if type(request) is Prefill and request.stored:
-            self._begin_work(engine, request, reply, self._export_stored)
-        elif type(request) is Prefill or isinstance(request, engine.serves):
-            if self._trying:
-                reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
-            elif request.alone:
-                self._trial = reply
-                self.context.task(self._begin_trial(engine, request, reply), "trial")
-            else:
-                self._submit(engine, request, reply)
-        elif isinstance(request, Subscribe):
-            self._subscriptions.subscribe(engine, request, reply)
-        elif isinstance(request, Describe):
-            reply.accepted()
-            reply.items((msgspec.json.encode(engine.card()),), "stop")
-        elif isinstance(request, Files):
-            self.context.task(send_files(engine.card(), request, reply), "files")
-        elif isinstance(request, LoadAdapter | UnloadAdapter):
-            self.context.task(self._change_adapters(engine, request, reply), "adapters")
+        handler = self._handlers.get(type(request))
+        if handler is not None:
+            handler(engine, request, reply)
         else:
-            self._refused += 1
-            served = " or ".join(kind.__name__ for kind in engine.serves)
-            reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
+            self._refuse(engine, request, reply)
+
+    def _take(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
+        if self._trial is not None and self._lasts(self._trial):
+            reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
+        elif request.alone:
+            self._trial = reply
+            self.context.task(self._begin_trial(engine, request, reply), "trial")
+        else:
+            self._submit(engine, request, reply)
+
+    def _take_prefill(self, engine: Engine[Any], request: Prefill, reply: Reply) -> None:
+        if request.stored:
+            self._begin_work(engine, request, reply, self._export_stored)
+        else:
+            self._take(engine, request, reply)
+
+    def _describe(self, engine: Engine[Any], _request: Describe, reply: Reply) -> None:
+        reply.accepted()
+        reply.items((msgspec.json.encode(engine.card()),), "stop")
+
+    def _send_files(self, engine: Engine[Any], request: Files, reply: Reply) -> None:
+        self.context.task(send_files(engine.card(), request, reply), "files")
+
+    def _refuse(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
+        self._refused += 1
+        served = " or ".join(kind.__name__ for kind in engine.serves)
+        reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
+
+    def _begin_change(self, engine: Engine[Any], request: LoadAdapter | UnloadAdapter, reply: Reply) -> None:
+        self.context.task(self._change_adapters(engine, request, reply), "adapters")
 
     async def _change_adapters(self, engine: Engine[Any], request: LoadAdapter | UnloadAdapter, reply: Reply) -> None:
         """One change at a time; all that serve the model have to be told, so the card is published again."""
@@ -262,11 +289,10 @@ class Worker(Actor):
     def role_told(self, role: DisaggregationMode, text: str) -> None:
         """Told to whoever shows it: the role that it has, or will have, and what happens until then."""
 
-    @property
-    def _trying(self) -> bool:
-        """Whether a request is tried that may crash us. No other begins: nobody could tell which of them it was."""
-        trial = self._trial
-        return trial is not None and not (trial.ended or trial.cancelled or trial.sent >= PASSED)
+    @staticmethod
+    def _lasts(trial: Reply) -> bool:
+        """Whether a request that may crash the worker is still tried: no other begins, so that the cause is known."""
+        return not (trial.ended or trial.cancelled or trial.sent >= PASSED)
 
     async def _begin_trial(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
         """Accept it behind the step that runs now, and the first tokens of the others: no crash there is its doing.
