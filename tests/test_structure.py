@@ -45,7 +45,7 @@ PACKAGES: dict[str, set[str]] = {
     | {"extension"},
     "ondemand": EVERYBODY | {"ingress", "graph", "http", "discovery"},
     "engine": EVERYBODY | {"parsers", "preprocess", "structured", "kvcache", "transport"},
-    "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transfer", "transport"},
+    "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transfer", "transport"} | {"extension"},
 }
 """Package to the other packages it may import. dynamod/README.md shows the same table."""
 BELOW = EVERYBODY | PACKAGES.keys()

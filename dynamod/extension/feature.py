@@ -27,3 +27,5 @@ class Feature:
     """Makes a `migration.stages.Begin` of the `migration.stages.StageContext` of an ingress process."""
     dispatch: Callable[[Any], Any] | None = None
     """Makes an `ingress.dispatch_stage.DispatchStage` of the dispatcher of an ingress process."""
+    worker: Callable[[], Any] | None = None
+    """Gives the class of what the feature keeps in each worker, an extension of `worker.parts.WorkerPart`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamod.actor import Actor, ActorUnreachable, Crashed, Reason, Ref, Supervisor, handle
+from dynamod.discovery.base import Watcher
 from dynamod.discovery.keys import Address
 from dynamod.engine.base import Engine, EngineOptions, Job, RequestT, Spawn
 from dynamod.engine.batching.steps import NOTHING
@@ -193,7 +194,13 @@ class ModelHost(Worker):
     async def started(self) -> None:
         """Publish the instance and its card. Raises UserError when the model's name is taken."""
         await super().started()
+        await self.prepare_parts()
         await self._place.publish(self.context.ref)
+        self.start_parts()
+
+    async def follow(self, prefix: str, watcher: Watcher) -> None:
+        """Of the registry of the node."""
+        await self._place.ctx.process_context.caught_up(prefix, watcher)
 
     def handlers(self, engine: Engine[Any]) -> dict[type, RequestHandler]:
         """As every worker, and calls."""

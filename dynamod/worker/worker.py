@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dynamod.actor import Actor, Reason, Total, handle
+from dynamod.discovery.base import Watcher
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, RequestError, UserError
@@ -35,6 +36,7 @@ from dynamod.transport.waiting import comes
 
 from .adapters import FollowedAdapters
 from .model_files import send_files
+from .parts import WorkerContext, WorkerPart, make_parts, why_refused
 from .role import Role, RoleSwitch, Switch
 from .subscriptions import Subscriptions
 
@@ -46,6 +48,7 @@ log = logging.getLogger("dynamod.engine")
 
 Make = Callable[[EngineOptions, Spawn], Engine[Any]]
 RequestHandler = Callable[[Engine[Any], Any, Reply], None]
+Answer = Callable[[Any, Reply], Awaitable[None]]
 
 OTHERS = 5.0
 """Seconds that such a request waits for the first tokens of others, of other ingress processes, that are there."""
@@ -107,6 +110,7 @@ class Worker(Actor):
         self._adapters = asyncio.Lock()
         self._trial: Reply | None = None  # of the last request that was to be tried alone
         self._handlers: Mapping[type, RequestHandler] = {}  # by the type of request, from `started` on
+        self.parts: Mapping[str, WorkerPart] = {}  # of features, by their names, from `started` on
 
     async def started(self) -> None:
         """Load the engine, then publish its card."""
@@ -115,6 +119,7 @@ class Worker(Actor):
         engine.progress, engine.phase = self.progress, self.phase
         self.phase("load")
         await engine.start()
+        self.parts = make_parts(WorkerContext(engine, lambda: self._publish(self._public_card(engine)), self.follow))
         self._handlers = self.handlers(engine)
         card, mode = engine.card(), self.role
         if mode != "aggregated" and not card.capabilities.handoff:
@@ -126,8 +131,14 @@ class Worker(Actor):
         self._publish(self._public_card(engine))
 
     def handlers(self, engine: Engine[Any]) -> dict[type, RequestHandler]:
-        """What takes requests, by their type: those for the engine, and those for the worker itself."""
+        """What takes requests, by their type: of features, for the engine, for the worker itself."""
+        parts = {
+            kind: functools.partial(self._begin_answer, functools.partial(method, part))
+            for part in self.parts.values()
+            for kind, method in part.messages.items()
+        }
         return {
+            **parts,  # first: no feature takes a request from the core
             **dict.fromkeys(engine.serves, self._take),
             Prefill: self._take_prefill,
             Subscribe: self._subscriptions.subscribe,
@@ -136,6 +147,19 @@ class Worker(Actor):
             LoadAdapter: self._begin_change,
             UnloadAdapter: self._begin_change,
         }
+
+    async def follow(self, prefix: str, watcher: Watcher) -> None:
+        """See `WorkerContext`."""
+
+    async def prepare_parts(self) -> None:
+        """Await the parts; to be called when the engine is loaded, before the worker is announced."""
+        for part in self.parts.values():
+            await part.prepare()
+
+    def start_parts(self) -> None:
+        """Start the tasks of the parts; to be called when the worker is announced."""
+        for name, part in self.parts.items():
+            self.context.task(part.run(), name)
 
     @property
     def role(self) -> DisaggregationMode:
@@ -219,10 +243,21 @@ class Worker(Actor):
     def _send_files(self, engine: Engine[Any], request: Files, reply: Reply) -> None:
         self.context.task(send_files(engine.card(), request, reply), "files")
 
+    def _begin_answer(self, answer: Answer, engine: Engine[Any], request: Any, reply: Reply) -> None:
+        self.context.task(self._answer(answer, engine, request, reply), type(request).__name__)
+
+    async def _answer(self, answer: Answer, engine: Engine[Any], request: Any, reply: Reply) -> None:
+        reply.accepted()
+        with self._raised_to(reply, engine, request):
+            await answer(request, reply)
+
     def _refuse(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
         self._refused += 1
-        served = " or ".join(kind.__name__ for kind in engine.serves)
-        reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
+        if why := why_refused(request):
+            reply.failed("BadRequest", why, code="feature_off")
+        else:
+            served = " or ".join(kind.__name__ for kind in engine.serves)
+            reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
 
     def _begin_change(self, engine: Engine[Any], request: LoadAdapter | UnloadAdapter, reply: Reply) -> None:
         self.context.task(self._change_adapters(engine, request, reply), "adapters")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,24 @@ ROUTES = {
 COMMANDS = {"replay": ["bench"]}
 
 
-@pytest.fixture
-def without(machine: Any, request: pytest.FixtureRequest) -> Any:
-    """A machine whose package lacks one feature, and each feature that requires it."""
-    copy = machine.folder / "copy"
-    name: str = request.param
+def copied(machine: Any) -> Path:
+    """A copy of the package, which the machine's commands use; its folder of features."""
+    copy: Path = machine.folder / "copy"
     ignored = shutil.ignore_patterns("__pycache__")
     for folder in ("dynamod", "graphs", "configs"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
+    machine.env["PYTHONPATH"] = os.pathsep.join([str(copy), str(copy / "dynamod/compat")])
+    return copy / "dynamod/features"
+
+
+@pytest.fixture
+def without(machine: Any, request: pytest.FixtureRequest) -> Any:
+    """A machine whose package lacks one feature, and each feature that requires it."""
+    name: str = request.param
+    folder = copied(machine)
     for other, feature in installed().items():
         if name == other or name in feature.requires:
-            shutil.rmtree(copy / "dynamod/features" / other)
-    machine.env["PYTHONPATH"] = os.pathsep.join([str(copy), str(copy / "dynamod/compat")])
+            shutil.rmtree(folder / other)
     machine.name = name
     return machine
 
@@ -75,6 +82,16 @@ def test_features_that_are_switched_off(machine: Any) -> None:
             status, text = machine.ask(url, path, {})
             assert (status, f"feature '{name}'" in text) == (404, True)
             assert name == "anthropic" or json.loads(text)["error"]["code"] == "feature_off"
+
+
+def test_a_folder_that_is_added(machine: Any) -> None:
+    """The toy has a part in the worker."""
+    shutil.copytree(ROOT / "tests/extension/toys/visits", copied(machine) / "visits")
+    assert "a toy in workers" in ended(machine, "features").out
+    command = machine.agg("--Worker.model=sample", "--Worker.engine=mocker")
+    command.ready()
+    said = machine.until(lambda: re.findall("toy: (before .* 0 inst|behind .* inst)", command.err)[1:2], 10)
+    assert said == ["behind the announcement there are inst"]
 
 
 def test_a_name_that_is_unknown(machine: Any) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from dynamod.actor import ActorError, handle
 from dynamod.discovery.adapters import AdapterChanges
+from dynamod.discovery.base import Watcher
 from dynamod.discovery.keys import ADAPTERS
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class, require_format
@@ -63,11 +64,13 @@ class WorkerComponent(Worker):
             return  # the leader takes the requests
         self._ctx.process_context.questions["switch"] = self._asked_to_switch
         followed = await self._adapters_of_others() if self._card.capabilities.lora else None
+        await self.prepare_parts()
         await self._ctx.announce(self._endpoint, self.context.ref, self._card, static=self._static)
         if not self._static:
             self._ctx.serve(LOAD_METRICS, self.context.ref, Metrics)
             self._ctx.publish(LOAD_METRICS)
         self._announced = True
+        self.start_parts()
         if followed is not None:
             self.context.task(self._keep_following(followed), "adapters")
         self.role_told(self.role, "", "Starting")
@@ -100,6 +103,10 @@ class WorkerComponent(Worker):
         sockets = Path(self._ctx.process_context.plan.server).parent
         options = settings.options(path, config_path)
         self._options = replace(options, sockets=sockets, disaggregation_mode=mode, transfer_host=host)
+
+    async def follow(self, prefix: str, watcher: Watcher) -> None:
+        """Of the registry of the node."""
+        await self._ctx.process_context.caught_up(prefix, watcher)
 
     def transfer_host(self) -> str:
         """As the settings say, else where this node is reached."""

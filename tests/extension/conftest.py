@@ -1,0 +1,29 @@
+"""Toy features in place of those that are installed, and workers in which they have parts."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dynamod import features
+from dynamod.extension.installed import installed
+
+from ..engine.conftest import words
+
+__all__ = ["toys", "words"]
+
+TOYS = Path(__file__).parent / "toys"
+
+
+@pytest.fixture
+def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The features of `toys/` are installed, and no others."""
+    monkeypatch.setattr(features, "__path__", [str(TOYS)])
+    monkeypatch.setattr("dynamod.extension.installed.FOLDER", TOYS)
+    installed.cache_clear()
+    yield
+    installed.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("dynamod.features.")]:
+        if sys.modules[name].__file__ is not None and Path(str(sys.modules[name].__file__)).is_relative_to(TOYS):
+            del sys.modules[name]
