@@ -29,3 +29,5 @@ class Feature:
     """Makes an `ingress.dispatch_stage.DispatchStage` of the dispatcher of an ingress process."""
     worker: Callable[[], Any] | None = None
     """Gives the class of what the feature keeps in each worker, an extension of `worker.parts.WorkerPart`."""
+    processor: Callable[[Any], Any] | None = None
+    """Makes an `ingress.parts.ProcessorPart` of the `ingress.parts.ProcessorContext` of an ingress process."""

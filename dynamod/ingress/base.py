@@ -142,6 +142,11 @@ class Backend(Protocol):
         """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows) that requests go to."""
 
     @property
+    def parts(self) -> Mapping[str, Any]:
+        """What features keep with the models, by their names."""
+        ...
+
+    @property
     def adapters(self) -> Adapters:
         """What loads and unloads LoRA adapters on the workers."""
         ...

@@ -7,7 +7,8 @@ actor of its own below it. Requests come by the `ProcessorBackend` that it publi
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import msgspec
 
 from dynamod.actor import Actor, Reason, Ref, Total, handle
 from dynamod.discovery.adapters import AdapterChanges
+from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View, disagree
 from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import NotFound
@@ -37,6 +39,7 @@ from .lowering import Lowered, Served
 from .model_loader import ModelLoader
 from .parked import ParkedModels
 from .parsing import ModelParsers
+from .parts import ProcessorContext, ProcessorPart, make_parts
 from .router_metrics import loop_row
 
 if TYPE_CHECKING:
@@ -102,6 +105,11 @@ class ProcessorBackend:
         """What loads and unloads LoRA adapters on the workers."""
         return self._processor.adapters
 
+    @property
+    def parts(self) -> Mapping[str, ProcessorPart]:
+        """What features keep in the processor, by their names."""
+        return self._processor.parts
+
     def askable(self) -> Mapping[str, ModelCard]:
         """Models that a request would be placed for now, by name."""
         return self._processor.askable.models()
@@ -129,7 +137,7 @@ class Processor(Actor):
     empty text when that is over. `node()`: the name of this node;
     models of workers on other nodes are fetched when they are not found here. `decisions`: requests of which the
     routing decisions are kept. `live`: see `Dispatcher`. `want`: see `ParkedModels`. `keep_adapters`: see
-    `AdapterLoader`.
+    `AdapterLoader`. `link`, `component`: see `ProcessorContext`.
     """
 
     def __init__(
@@ -148,6 +156,8 @@ class Processor(Actor):
         live: Mapping[str, LivePrefill] = MappingProxyType({}),
         want: Callable[[str, bool], None] = lambda _name, _waits: None,
         keep_adapters: Callable[[], Awaitable[None]] = forgotten,
+        link: LinkRegistry | None = None,
+        component: str = "",
     ) -> None:
         self._keep_adapters = keep_adapters
         self._view, self._transport = view, transport
@@ -164,6 +174,9 @@ class Processor(Actor):
         self.adapter_changes = AdapterChanges()
         self._cards: dict[str, ModelCard] = {}
         self._outdated = False  # other workers may be there than when the cards were read
+        self.parts: Mapping[str, ProcessorPart] = {}  # of features, by their names, from `started` on
+        self.reserved: Collection[str] = ()  # see `ProcessorContext`
+        self._link, self._component = link, component
         self.parked = ParkedModels(view, want, self.keep, self.forget)
         self.askable = AskableModels(
             view, lambda: self.cards, self._kept.__contains__, self._coming, self.parked, announce
@@ -189,11 +202,24 @@ class Processor(Actor):
             node=self._node,
             parked=self.parked,
         )
+        self.parts = make_parts(
+            ProcessorContext(
+                self._view,
+                self._transport,
+                lambda: self.cards,
+                self.context.task,
+                self.held,
+                self.revise_kept,
+                reserved=self.reserved,
+                link=self._link,
+                component=self._component,
+            )
+        )
         self.adapters = AdapterLoader(
             *(self._view, self._transport, lambda: self.cards, self.context.task),
             *(self.adapter_changes, self._keep_adapters, self._awake_base),
         )
-        self.adapter_changes.on_change(self._revise_kept)
+        self.adapter_changes.on_change(self.revise_kept)
         self._view.on_model(self._model_changed)
         self._view.on_change(self._changed)
         self._view.on_change(requests.instances_changed)
@@ -201,6 +227,8 @@ class Processor(Actor):
         for name, card in self._view.models().items():
             self._model_changed(name, card)
         self.context.task(self._watch_clocks(requests), "clocks")
+        for part in self.parts.values():
+            await part.prepare()
 
     async def stopping(self, reason: Reason) -> None:
         """End what compiles grammars."""
@@ -262,7 +290,7 @@ class Processor(Actor):
         if card.name not in self.cards and card.name not in self._loading:
             self._model_changed(card.name, card)
         if not card.parent:
-            self._revise_kept()
+            self.revise_kept()
         self.askable.look()
 
     def forget(self, name: str) -> None:
@@ -271,19 +299,24 @@ class Processor(Actor):
         if self._view.card(name) is None:
             self._model_changed(name, None)
         if not below.parent:
-            self._revise_kept()
+            self.revise_kept()
         self.askable.look()
 
-    def _revise_kept(self) -> None:
-        """Adapters have been loaded or unloaded, or a model that has some is kept or not."""
+    def revise_kept(self) -> None:
+        """A model is kept or not, or new workers of a model would publish another card."""
         below = [card for card in self._kept.values() if not card.parent]
-        wanted = {one.name: one for card in below for one in kept_adapters(card, self.adapter_changes)}
+        wanted = {one.name: one for card in below for one in kept_adapters(self._starting(card), self.adapter_changes)}
         for name in [name for name, card in self._kept.items() if card.parent and name not in wanted]:
             self.forget(name)
         for name, card in wanted.items():
             there = self._kept.get(name) or self.cards.get(name) or card
             if there.parent == card.parent and self._kept.get(name) != card:  # else another model has the name
                 self.keep(card)
+
+    def _starting(self, card: ModelCard) -> ModelCard:
+        for part in self.parts.values():
+            card = part.starting_card(card)
+        return card
 
     @property
     def cards(self) -> Mapping[str, ModelCard]:
@@ -417,6 +450,12 @@ class Processor(Actor):
         card = self.cards.get(card.name, card)  # that of the worker
         if card.capabilities.needs_prefill:
             await self.parked.served(card, PREFILL, self._limits.queue)
+
+    @asynccontextmanager
+    async def held(self, model: str) -> AsyncGenerator[None]:
+        """See `ProcessorContext`."""
+        await self._awake_base(model)
+        yield
 
     async def _awake_base(self, base: str) -> None:
         if base in self.parked and (card := self.cards.get(base)) is not None:

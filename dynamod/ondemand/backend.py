@@ -146,7 +146,7 @@ class OnDemandBackend:
         self._inner, self.keeper, self._ref, self._timeout = inner, keeper, ref, timeout
         self._names, self._places = names, places
         self._numbers = count(1)
-        self.model = inner.model
+        self.model, self.parts = inner.model, inner.parts
         self.adapters = OnDemandAdapters(inner.adapters, names, self._held)
 
     def health(self) -> Mapping[str, Any]:

@@ -85,11 +85,15 @@ def test_features_that_are_switched_off(machine: Any) -> None:
 
 
 def test_a_folder_that_is_added(machine: Any) -> None:
-    """The toy has a part in the worker."""
+    """The toy has a part in the worker, a part in the processor and a route."""
     shutil.copytree(ROOT / "tests/extension/toys/visits", copied(machine) / "visits")
-    assert "a toy in workers" in ended(machine, "features").out
+    assert "a toy: /v1/visits" in ended(machine, "features").out
     command = machine.agg("--Worker.model=sample", "--Worker.engine=mocker")
-    command.ready()
+    status, text = machine.ask(command.ready(), "/v1/visits")
+    assert (status, json.loads(text)) == (
+        200,
+        {"prepared": True, "component": "Processor", "linked": True, "models": ["sample"]},
+    )
     said = machine.until(lambda: re.findall("toy: (before .* 0 inst|behind .* inst)", command.err)[1:2], 10)
     assert said == ["behind the announcement there are inst"]
 

@@ -1,4 +1,4 @@
-"""Toy features in place of those that are installed, and workers in which they have parts."""
+"""Toy features in place of those that are installed, and workers and processors in which they have parts."""
 
 import sys
 from collections.abc import Iterator
@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from dynamod import features
-from dynamod.extension.installed import installed
+from dynamod.extension.installed import VARIABLE, installed
 
 from ..engine.conftest import words
+from ..ingress.conftest import until
+from ..ingress.real.conftest import cache, house, pace, serve
 
-__all__ = ["toys", "words"]
+__all__ = ["cache", "house", "pace", "serve", "toys", "until", "words"]
 
 TOYS = Path(__file__).parent / "toys"
 
@@ -19,6 +21,7 @@ TOYS = Path(__file__).parent / "toys"
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The features of `toys/` are installed, and no others."""
+    monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(features, "__path__", [str(TOYS)])
     monkeypatch.setattr("dynamod.extension.installed.FOLDER", TOYS)
     installed.cache_clear()

@@ -1,12 +1,19 @@
-"""What a feature keeps in workers: the toy `visits`."""
+"""What a feature keeps in workers and processors: the toy `visits`."""
 
+import asyncio
 from typing import Any
 
+import aiohttp
+import msgspec
 import pytest
 
+from dynamod import sample
 from dynamod.actor import System
 from dynamod.actor.testing import virtual
+from dynamod.discovery.keys import parked_key
+from dynamod.message.pools import ParkedModel
 from dynamod.message.worker import Describe
+from dynamod.preprocess.card import read_card
 
 pytestmark = pytest.mark.usefixtures("toys")
 
@@ -45,3 +52,44 @@ async def test_a_message_of_a_feature_that_is_off_is_refused_with_its_name(
         assert (error.error, error.code) == ("BadRequest", "feature_off")
         assert "belong to the feature 'visits', which is off: switched off by DYNAMOD_FEATURES" in error.message
         assert (house.workers[-1].parts, house.statistics.refused) == ({}, 1)
+
+
+async def test_a_route_reaches_the_part_of_the_processor(house: Any, serve: Any, until: Any) -> None:
+    processor = await house.start()
+    await house.worker()
+    await until(lambda: processor.cards)
+    url = await serve()
+    async with aiohttp.ClientSession() as client, client.get(f"{url}/v1/visits") as answer:
+        assert await answer.json() == {"prepared": True, "component": "", "linked": False, "models": ["sample"]}
+
+
+async def test_a_part_says_what_a_model_without_workers_will_serve(house: Any, until: Any) -> None:
+    processor = await house.start()
+    record = ParkedModel(
+        card=read_card(sample.path("sample"), name="sample"), place="dyn://n.Worker.generate", startup=1.0
+    )
+    processor.parked.record(parked_key(1, "Worker"), msgspec.json.encode(record))
+    await until(lambda: set(processor.cards) == {"sample"})
+    processor.parts["visits"].admit()
+    assert set(processor.cards) == {"sample", "visitor"}
+
+
+async def test_a_part_waits_for_a_worker_of_a_model_without_workers(house: Any, until: Any) -> None:
+    wanted: list[tuple[str, bool]] = []
+    processor = await house.start(want=lambda name, waits: wanted.append((name, waits)))
+    record = ParkedModel(
+        card=read_card(sample.path("sample"), name="sample"), place="dyn://n.Worker.generate", startup=1.0
+    )
+    processor.parked.record(parked_key(1, "Worker"), msgspec.json.encode(record))
+    await until(lambda: processor.cards)
+    served: list[int] = []
+
+    async def visit() -> None:
+        async with processor.parts["visits"].context.held("sample"):
+            served.append(len(house.view.served("sample").instances))
+
+    waiting = asyncio.ensure_future(visit())
+    await until(lambda: wanted == [("sample", True)])
+    await house.worker()
+    await waiting
+    assert served == [1]

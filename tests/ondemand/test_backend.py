@@ -52,6 +52,7 @@ class Inner:
         self.wrong: RequestError | None = None
         self.model: Callable[[str], None] = lambda _name: None
         self.adapters = self
+        self.parts: Mapping[str, Any] = {}
         self.loaded: list[tuple[str, str]] = []
 
     async def load(self, base: str, adapter: Adapter, *, inplace: bool) -> None:

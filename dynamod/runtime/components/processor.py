@@ -64,6 +64,8 @@ class ProcessorComponent(Processor):
             live=live,
             want=self._wants,
             keep_adapters=self._kept_adapters,
+            link=ctx.process_context.registry,
+            component=ctx.name,
         )
         self._shared = SharedAdapters(ctx.process_context.registry, self.adapter_changes, ctx.name)
 
