@@ -19,8 +19,6 @@ PARKED = "v1/parked/"
 """Models whose workers are started when somebody asks for them: `v1/parked/{lease in hex}/{component}`."""
 WANTED = "v1/wanted/"
 """Models that requests wait for: `v1/wanted/{lease in hex}/{model}`."""
-ADAPTERS = "v1/adapters/"
-"""Adapters that clients have loaded and unloaded, as each ingress process knows them: `v1/adapters/{lease in hex}`."""
 KEEPERS = "local/keepers/"
 """Processes that decide which models on demand are loaded: `local/keepers/{graph}/{lease in hex}`."""
 STATIC = "local/static/"
@@ -76,11 +74,6 @@ def parked_key(lease: int, component: str) -> str:
 def wanted_key(lease: int, model: str) -> str:
     """Key that stands while requests wait for a model at an ingress process."""
     return f"{WANTED}{lease:x}/{model}"
-
-
-def adapters_key(lease: int) -> str:
-    """Key of what an ingress process knows of adapters."""
-    return f"{ADAPTERS}{lease:x}"
 
 
 def static_key(instance: Instance) -> str:

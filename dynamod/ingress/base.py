@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dynamod.message.discovery import Adapter, ModelCard
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import EngineFields
 
@@ -116,16 +116,6 @@ class Run(Protocol):
         """The client disconnected. Release all resources; do not call the sink again."""
 
 
-class Adapters(Protocol):
-    """LoRA adapters, on all workers of a model. Both raise BadRequest, NotFound, Overloaded, TimedOut."""
-
-    async def load(self, base: str, adapter: Adapter, *, inplace: bool) -> None:
-        """Load one for the model `base`; `inplace`: also in place of one of that name."""
-
-    async def unload(self, card: ModelCard) -> None:
-        """Unload the one that has this card."""
-
-
 class Backend(Protocol):
     """Whoever serves models: the Processor actor, in tests a small one of their own."""
 
@@ -144,11 +134,6 @@ class Backend(Protocol):
     @property
     def parts(self) -> Mapping[str, Any]:
         """What features keep with the models, by their names."""
-        ...
-
-    @property
-    def adapters(self) -> Adapters:
-        """What loads and unloads LoRA adapters on the workers."""
         ...
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:

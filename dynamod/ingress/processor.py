@@ -7,7 +7,7 @@ actor of its own below it. Requests come by the `ProcessorBackend` that it publi
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dynamod.actor import Actor, Reason, Ref, Total, handle
-from dynamod.discovery.adapters import AdapterChanges
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View, disagree
 from dynamod.message.discovery import PREFILL, ModelCard
@@ -29,7 +28,6 @@ from dynamod.router.prefill import LivePrefill
 from dynamod.router.router import RouterSettings
 from dynamod.transport.base import Transport
 
-from .adapters import AdapterLoader, forgotten, kept_adapters
 from .askable import Announce, AskableModels
 from .base import Job, ResponseSink, Run
 from .counts import LoopDelay
@@ -101,11 +99,6 @@ class ProcessorBackend:
         return self._processor.model(name)
 
     @property
-    def adapters(self) -> AdapterLoader:
-        """What loads and unloads LoRA adapters on the workers."""
-        return self._processor.adapters
-
-    @property
     def parts(self) -> Mapping[str, ProcessorPart]:
         """What features keep in the processor, by their names."""
         return self._processor.parts
@@ -136,8 +129,8 @@ class Processor(Actor):
     `announce`: see `AskableModels`. `refused(name, why)` is called when the files of a model are of no use, and with an
     empty text when that is over. `node()`: the name of this node;
     models of workers on other nodes are fetched when they are not found here. `decisions`: requests of which the
-    routing decisions are kept. `live`: see `Dispatcher`. `want`: see `ParkedModels`. `keep_adapters`: see
-    `AdapterLoader`. `link`, `component`: see `ProcessorContext`.
+    routing decisions are kept. `live`: see `Dispatcher`. `want`: see `ParkedModels`. `link`,
+    `component`: see `ProcessorContext`.
     """
 
     def __init__(
@@ -155,11 +148,9 @@ class Processor(Actor):
         decisions: int = 1000,
         live: Mapping[str, LivePrefill] = MappingProxyType({}),
         want: Callable[[str, bool], None] = lambda _name, _waits: None,
-        keep_adapters: Callable[[], Awaitable[None]] = forgotten,
         link: LinkRegistry | None = None,
         component: str = "",
     ) -> None:
-        self._keep_adapters = keep_adapters
         self._view, self._transport = view, transport
         self._needs_blocks = routing.needs_blocks
         self._limits, self._migration_limit, self._longest_move = limits, migration_limit, migration_max_seq_len
@@ -171,7 +162,6 @@ class Processor(Actor):
         self._kept: dict[str, ModelCard] = {}  # of models that can be asked for although nobody serves them
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self._delay = LoopDelay()
-        self.adapter_changes = AdapterChanges()
         self._cards: dict[str, ModelCard] = {}
         self._outdated = False  # other workers may be there than when the cards were read
         self.parts: Mapping[str, ProcessorPart] = {}  # of features, by their names, from `started` on
@@ -215,11 +205,6 @@ class Processor(Actor):
                 component=self._component,
             )
         )
-        self.adapters = AdapterLoader(
-            *(self._view, self._transport, lambda: self.cards, self.context.task),
-            *(self.adapter_changes, self._keep_adapters, self._awake_base),
-        )
-        self.adapter_changes.on_change(self.revise_kept)
         self._view.on_model(self._model_changed)
         self._view.on_change(self._changed)
         self._view.on_change(requests.instances_changed)
@@ -305,7 +290,7 @@ class Processor(Actor):
     def revise_kept(self) -> None:
         """A model is kept or not, or new workers of a model would publish another card."""
         below = [card for card in self._kept.values() if not card.parent]
-        wanted = {one.name: one for card in below for one in kept_adapters(self._starting(card), self.adapter_changes)}
+        wanted = {one.name: one for card in below for one in self._starting(card).each()[1:]}
         for name in [name for name, card in self._kept.items() if card.parent and name not in wanted]:
             self.forget(name)
         for name, card in wanted.items():
@@ -454,12 +439,9 @@ class Processor(Actor):
     @asynccontextmanager
     async def held(self, model: str) -> AsyncGenerator[None]:
         """See `ProcessorContext`."""
-        await self._awake_base(model)
-        yield
-
-    async def _awake_base(self, base: str) -> None:
-        if base in self.parked and (card := self.cards.get(base)) is not None:
+        if model in self.parked and (card := self.cards.get(model)) is not None:
             await self.parked.served(card, "", self._limits.queue)
+        yield
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""

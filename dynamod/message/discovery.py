@@ -128,21 +128,6 @@ class Adapter(msgspec.Struct, frozen=True, omit_defaults=True):
     scale: float = 1.0
 
 
-class AdapterChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A client has had an adapter loaded for a model, or unloaded. `at`: when, in seconds of the epoch."""
-
-    model: Word
-    adapter: Adapter
-    at: float
-    loaded: bool = True
-
-
-class AdapterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All changes that somebody knows: the last one of each adapter."""
-
-    changes: tuple[AdapterChange, ...] = ()
-
-
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything an ingress needs to serve a model that a worker announces.
 

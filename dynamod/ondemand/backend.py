@@ -3,16 +3,16 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from dynamod.actor import ActorUnreachable, DeadlineExceeded, Ref
 from dynamod.ingress.api.stream import StreamWriter
-from dynamod.ingress.base import Adapters, Job, ResponseSink, Run
+from dynamod.ingress.base import Job, ResponseSink, Run
 from dynamod.ingress.processor import ProcessorBackend
-from dynamod.message.discovery import Adapter, ModelCard
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, Internal, Overloaded, RequestError
 
 from .keeper import Claim, ModelKeeper, Release
@@ -104,31 +104,6 @@ class LoadingRun:
             self.task.cancel()
 
 
-class OnDemandAdapters:
-    """Has `inner` load and unload adapters. `names`: of models on demand, for clients; `held(model)`: it is loaded
-    until that ends.
-    """
-
-    def __init__(
-        self, inner: Adapters, names: Mapping[str, str], held: Callable[[str], AbstractAsyncContextManager[None]]
-    ) -> None:
-        self._inner, self._names, self._held = inner, names, held
-
-    async def load(self, base: str, adapter: Adapter, *, inplace: bool) -> None:
-        """The model is loaded for that, if it is not. Raises as `AdapterLoader.load`."""
-        if adapter.name in self._names:
-            raise BadRequest(f"the name {adapter.name!r} is that of another model", param="lora_name")
-        if base not in self._names:
-            await self._inner.load(base, adapter, inplace=inplace)
-            return
-        async with self._held(base):
-            await self._inner.load(base, adapter, inplace=inplace)
-
-    async def unload(self, card: ModelCard) -> None:
-        """Of a model that is not loaded, too. Raises as `AdapterLoader.unload`."""
-        await self._inner.unload(card)
-
-
 class OnDemandBackend:
     """`names`: each name for clients, aliases too, with that of its model. `places`: where models are served when they
     are loaded, dyn://... `timeout`: seconds to wait for a model.
@@ -147,7 +122,6 @@ class OnDemandBackend:
         self._names, self._places = names, places
         self._numbers = count(1)
         self.model, self.parts = inner.model, inner.parts
-        self.adapters = OnDemandAdapters(inner.adapters, names, self._held)
 
     def health(self) -> Mapping[str, Any]:
         """As the processor's; models that can be loaded have endpoints too."""
@@ -215,7 +189,11 @@ class OnDemandBackend:
             raise
 
     @asynccontextmanager
-    async def _held(self, model: str) -> AsyncGenerator[None]:
+    async def held(self, model: str) -> AsyncGenerator[None]:
+        """See `ProcessorContext`; of a model of another graph nothing is held."""
+        if model not in self._names:
+            yield
+            return
         claim = Claim(model, f"{next(self._numbers)}")
         try:
             await self.ask(claim, model)

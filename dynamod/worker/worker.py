@@ -25,16 +25,13 @@ from dynamod.message.worker import (
     Files,
     Generate,
     Grammar,
-    LoadAdapter,
     Prefill,
     Subscribe,
-    UnloadAdapter,
     form_words,
 )
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
-from .adapters import FollowedAdapters
 from .model_files import send_files
 from .parts import WorkerContext, WorkerPart, make_parts, why_refused
 from .role import Role, RoleSwitch, Switch
@@ -107,7 +104,6 @@ class Worker(Actor):
         self.session_memory: int | None = None  # bytes, see `transfer.sessions.MOST_BYTES`
         self.transfer_port = 0  # at which other nodes read blocks; 0: a free one
         self._roles = RoleSwitch(self._leave_role, self._take_role)
-        self._adapters = asyncio.Lock()
         self._trial: Reply | None = None  # of the last request that was to be tried alone
         self._handlers: Mapping[type, RequestHandler] = {}  # by the type of request, from `started` on
         self.parts: Mapping[str, WorkerPart] = {}  # of features, by their names, from `started` on
@@ -144,8 +140,6 @@ class Worker(Actor):
             Subscribe: self._subscriptions.subscribe,
             Describe: self._describe,
             Files: self._send_files,
-            LoadAdapter: self._begin_change,
-            UnloadAdapter: self._begin_change,
         }
 
     async def follow(self, prefix: str, watcher: Watcher) -> None:
@@ -258,30 +252,6 @@ class Worker(Actor):
         else:
             served = " or ".join(kind.__name__ for kind in engine.serves)
             reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
-
-    def _begin_change(self, engine: Engine[Any], request: LoadAdapter | UnloadAdapter, reply: Reply) -> None:
-        self.context.task(self._change_adapters(engine, request, reply), "adapters")
-
-    async def _change_adapters(self, engine: Engine[Any], request: LoadAdapter | UnloadAdapter, reply: Reply) -> None:
-        """One change at a time; all that serve the model have to be told, so the card is published again."""
-        reply.accepted()
-        with self._raised_to(reply, engine, request):
-            async with self._adapters:
-                items: tuple[bytes, ...] = ()
-                if isinstance(request, LoadAdapter):
-                    items = (msgspec.json.encode(await engine.load_adapter(request.adapter, inplace=request.inplace)),)
-                else:
-                    await engine.unload_adapter(request.name)
-                self._publish(self._public_card(engine))
-            log.info("adapters now: %s", ", ".join(one.name for one in engine.card().adapters) or "none")
-            reply.items(items, "stop")
-
-    async def follow_adapters(self, followed: FollowedAdapters) -> None:
-        """Do what is new; the card is published again if that has changed it."""
-        assert self._engine is not None
-        async with self._adapters:
-            if await followed.catch_up():
-                self._publish(self._public_card(self._engine))
 
     @handle
     async def switch(self, message: Switch) -> asyncio.Future[Any] | UserError | Role:

@@ -16,6 +16,7 @@ FEATURES = sorted(installed())
 ROUTES = {
     "anthropic": ["/v1/messages", "/v1/messages/count_tokens"],
     "responses": ["/v1/responses", "/v1/responses/input_tokens"],
+    "lora": ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"],
     "embeddings": ["/v1/embeddings", "/v1/score", "/v1/rerank"],
 }
 COMMANDS = {"replay": ["bench"]}

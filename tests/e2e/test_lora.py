@@ -30,15 +30,24 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: write_adapter(folder / f"{name}.gguf", seed) for name, seed in SEEDS.items()}
 
 
-def workers(machine: Any, *words: str, count: int = 2) -> str:
+def workers(machine: Any, *words: str, count: int = 2, **env: str) -> str:
     command = machine.start(
         *("dynamo", "serve", "-f", "configs/agg.yaml", "--Worker.engine=llamacpp", "--Common.model=sample.gguf"),
         *("--Frontend.port=0", f"--Worker.ServiceArgs.workers={count}", *words),
         **ONE,
+        **env,
     )
     url: str = command.ready()
     ready(machine, url, count)
     return url
+
+
+def test_with_the_feature_off_those_of_the_settings_are_served(machine: Any, adapters: dict[str, Path]) -> None:
+    url = workers(machine, "--Worker.lora", as_list(adapters, "one", "two"), count=1, DYNAMOD_FEATURES="-lora")
+    assert set(models(machine, url)) == set(NAMES)
+    assert len(set(texts(machine, url, [(name, WORDS[0]) for name in NAMES]))) == 3
+    status, body = change(machine, url, "load", lora_name="three", lora_path=str(adapters["three"]))
+    assert (status, json.loads(body)["error"]["code"]) == (404, "feature_off")
 
 
 def test_adapters_are_models_whose_texts_are_the_same_alone_and_mixed(machine: Any, adapters: dict[str, Path]) -> None:

@@ -51,14 +51,7 @@ class Inner:
         self.error: RequestError | None = None
         self.wrong: RequestError | None = None
         self.model: Callable[[str], None] = lambda _name: None
-        self.adapters = self
         self.parts: Mapping[str, Any] = {}
-        self.loaded: list[tuple[str, str]] = []
-
-    async def load(self, base: str, adapter: Adapter, *, inplace: bool) -> None:
-        if self.error is not None:
-            raise self.error
-        self.loaded.append((base, adapter.name))
 
     def models(self) -> Mapping[str, ModelCard]:
         adapters = {"x": ModelCard("x", parent="a", adapter=Adapter("x"))}
@@ -198,17 +191,15 @@ async def test_an_adapter_holds_the_model_below_it() -> None:
 
 
 @virtual
-async def test_a_model_is_loaded_for_its_adapter() -> None:
-    async with backend() as (made, inner, workers):
-        await made.adapters.load("elsewhere", Adapter("y"), inplace=False)
-        assert workers.scaled == []
-        await made.adapters.load("a", Adapter("y"), inplace=False)
-        assert workers.scaled == [("a", 1)]
-        inner.error = BadRequest("no adapter")
+async def test_a_feature_holds_a_model_while_it_needs_a_worker() -> None:
+    async with backend() as (made, _, workers):
+        async with made.held("elsewhere"):
+            assert workers.scaled == []
+        async with made.held("a"):
+            assert workers.scaled == [("a", 1)]
+            assert held(made) == (1, 0)
         with pytest.raises(BadRequest, match="no adapter"):
-            await made.adapters.load("a", Adapter("z"), inplace=False)
-        with pytest.raises(BadRequest, match="the name 'first' is that of another model"):
-            await made.adapters.load("a", Adapter("first"), inplace=True)
+            async with made.held("a"):
+                raise BadRequest("no adapter")
         await asyncio.sleep(0.1)
-        assert inner.loaded == [("elsewhere", "y"), ("a", "y")]
         assert held(made) == (0, 0)

@@ -16,7 +16,6 @@ from dynamod.ingress.base import Backend
 from dynamod.ingress.batches.records import URLS
 from dynamod.message.errors import NotFound
 
-from .adapters import LoadAdapter, UnloadAdapter
 from .batches import Batches, CancelBatch, CreateBatch, OneBatch
 from .chat import ChatCompletions
 from .completions import Completions
@@ -34,8 +33,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Completions(),
     Models(),
     OneModel(),
-    LoadAdapter(),
-    UnloadAdapter(),
     Render(),
     Tokenize(),
     Detokenize(),

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from dynamod.actor import handle
 from dynamod.discovery.base import Registry
 from dynamod.discovery.keys import KEEPERS, Address
 from dynamod.ingress.model_loader import RELOAD
-from dynamod.ingress.processor import GetBackend
+from dynamod.ingress.processor import GetBackend, ProcessorBackend
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.memory import resident
@@ -43,6 +45,7 @@ class OnDemandComponent(ProcessorComponent):
             self._on_demand, budget, Processes(registry), self._serves, self._memory, self._keepers.first
         )
         self.parked.coming = self._comes
+        self.reserved = self._names = names_of(self._on_demand)
 
     def _comes(self, name: str) -> bool:
         """Whether the worker of a model that is wanted starts again, so that requests that had begun wait for it."""
@@ -64,6 +67,17 @@ class OnDemandComponent(ProcessorComponent):
         self._keeper_ref = self.context.child("models", self._keeper)
         await self.context.system.ready(self._keeper_ref, timeout=60)
         self._view.on_change(self._keeper.look_soon)
+        places = {name: f"dyn://{Address(self._ctx.namespace, one.component)}" for name, one in self._on_demand.items()}
+        self._backend = OnDemandBackend(
+            ProcessorBackend(self.context.ref, self, self._view),
+            *(self._keeper, self._keeper_ref, self._names, places, self._settings.queue_timeout),
+        )
+
+    @asynccontextmanager
+    async def held(self, model: str) -> AsyncGenerator[None]:
+        """See `ProcessorContext`."""
+        async with self._backend.held(model), super().held(model):
+            yield
 
     async def _keep(self, name: str, component: str) -> None:
         """Read the card of a model from its files, again and again until they are there."""
@@ -85,10 +99,7 @@ class OnDemandComponent(ProcessorComponent):
     @handle
     async def get_backend(self, message: GetBackend) -> Any:
         """How requests come."""
-        inner = await super().get_backend(message)
-        names, space = names_of(self._on_demand), self._ctx.namespace
-        places = {name: f"dyn://{Address(space, one.component)}" for name, one in self._on_demand.items()}
-        return OnDemandBackend(inner, self._keeper, self._keeper_ref, names, places, self._settings.queue_timeout)
+        return self._backend
 
     def _announced(self, name: str, card: ModelCard | None) -> None:
         super()._announced(name, card)

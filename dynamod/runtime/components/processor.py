@@ -23,7 +23,6 @@ from dynamod.router.prefill import LivePrefill
 from dynamod.runtime.context import ComponentContext
 
 from .served import SERVED, UNSERVED, ServedModel, UnservedModel
-from .shared_adapters import SharedAdapters
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -63,11 +62,9 @@ class ProcessorComponent(Processor):
             node=lambda: ctx.process_context.registry.node,
             live=live,
             want=self._wants,
-            keep_adapters=self._kept_adapters,
             link=ctx.process_context.registry,
             component=ctx.name,
         )
-        self._shared = SharedAdapters(ctx.process_context.registry, self.adapter_changes, ctx.name)
 
     async def started(self) -> None:
         """Wait for the lease, then until the models that are there now can be asked for: the frontend starts then."""
@@ -75,7 +72,6 @@ class ProcessorComponent(Processor):
         await process_context.registry.leased(timeout=60)
         process_context.follow_exits()
         await super().started()
-        await self._shared.join(self.context.task)
         process_context.processor = self.context.ref
         if self._static[0]:
             await self._follow_static(*self._static)
@@ -125,9 +121,6 @@ class ProcessorComponent(Processor):
                 registry.put(key, msgspec.json.encode(served))
             else:
                 registry.delete(key)
-
-    async def _kept_adapters(self) -> None:
-        await self._shared.keep()
 
     def _wants(self, name: str, waits: bool) -> None:
         registry = self._ctx.process_context.registry

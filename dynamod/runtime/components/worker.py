@@ -9,9 +9,7 @@ from typing import Any
 import msgspec
 
 from dynamod.actor import ActorError, handle
-from dynamod.discovery.adapters import AdapterChanges
 from dynamod.discovery.base import Watcher
-from dynamod.discovery.keys import ADAPTERS
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class, require_format
 from dynamod.graph.typed import validate
@@ -22,7 +20,6 @@ from dynamod.message.node import Heartbeat
 from dynamod.parsers import AUTO
 from dynamod.preprocess.override import template_text, with_template
 from dynamod.runtime.context import ComponentContext
-from dynamod.worker.adapters import FollowedAdapters
 from dynamod.worker.role import Switch
 from dynamod.worker.settings import WorkerSettings
 from dynamod.worker.worker import Worker
@@ -46,7 +43,6 @@ class WorkerComponent(Worker):
         self._settings: WorkerSettings = validate(WorkerSettings, ctx.config, ctx.name)
         self._static, self._endpoint = self._settings.static, self._settings.endpoint
         self._announced = False
-        self._adapters_changed = asyncio.Event()  # somewhere
         super().__init__(_maker(self._settings.name), EngineOptions(), self._published, ctx.withdraw)
 
     async def started(self) -> None:
@@ -63,7 +59,6 @@ class WorkerComponent(Worker):
         if self._settings.node_rank:
             return  # the leader takes the requests
         self._ctx.process_context.questions["switch"] = self._asked_to_switch
-        followed = await self._adapters_of_others() if self._card.capabilities.lora else None
         await self.prepare_parts()
         await self._ctx.announce(self._endpoint, self.context.ref, self._card, static=self._static)
         if not self._static:
@@ -71,25 +66,7 @@ class WorkerComponent(Worker):
             self._ctx.publish(LOAD_METRICS)
         self._announced = True
         self.start_parts()
-        if followed is not None:
-            self.context.task(self._keep_following(followed), "adapters")
         self.role_told(self.role, "", "Starting")
-
-    async def _adapters_of_others(self) -> FollowedAdapters:
-        """Load what clients have loaded before we came: nobody finds us without it."""
-        assert self._engine is not None
-        changes = AdapterChanges()
-        changes.on_change(self._adapters_changed.set)
-        await self._ctx.process_context.caught_up(ADAPTERS, changes.record)
-        followed = FollowedAdapters(self._engine, changes, {one.name for one in self._options.lora})
-        await self.follow_adapters(followed)
-        return followed
-
-    async def _keep_following(self, followed: FollowedAdapters) -> None:
-        while True:
-            self._adapters_changed.clear()
-            await self.follow_adapters(followed)
-            await self._adapters_changed.wait()
 
     async def _find_model(self, mode: DisaggregationMode, host: str) -> None:
         settings, fetch = self._settings, self._ctx.fetch

@@ -2,18 +2,21 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 
 from dynamod.actor.testing import virtual
-from dynamod.discovery.adapters import AdapterChanges
 from dynamod.discovery.keys import card_key, instance_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
-from dynamod.ingress.adapters import AdapterLoader
-from dynamod.message.discovery import Adapter, AdapterChange, AdapterRecord, Capabilities, Instance, ModelCard
+from dynamod.features.lora.changes import AdapterChange, AdapterRecord
+from dynamod.features.lora.ingress import AdapterLoader
+from dynamod.ingress.parts import ProcessorContext
+from dynamod.message.discovery import Adapter, Capabilities, Instance, ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, TimedOut
 from dynamod.message.ingress import Failed, Items
 from dynamod.message.worker import LoadAdapter
@@ -39,15 +42,24 @@ class Mocked:
         self.late = 0.0
         self.tasks: list[Any] = []
         self.view.on_model(self._model)
-        self.changes = AdapterChanges()
-        self.loader = AdapterLoader(
-            self.view,
-            self,
-            lambda: self.cards,
-            self._spawn,
-            self.changes,
-            clock=lambda: 7.0,  # type: ignore[arg-type]
+        self.held: list[str] = []
+        self.loader = self.make()
+        self.changes = self.loader.changes
+
+    def make(self, **more: Any) -> AdapterLoader:
+        transport: Any = self
+        context = ProcessorContext(
+            *(self.view, transport, lambda: self.cards, self._spawn, self._held, lambda: None), reserved={"first"}
         )
+        return AdapterLoader(context, clock=lambda: 7.0, **more)
+
+    @asynccontextmanager
+    async def _held(self, model: str) -> AsyncIterator[None]:
+        self.held.append(model)
+        try:
+            yield
+        finally:
+            self.held.remove(model)
 
     def _model(self, name: str, card: ModelCard | None) -> None:
         if card is None:
@@ -233,17 +245,9 @@ async def test_a_change_is_kept_before_it_is_said_to_be_done() -> None:
     kept: list[Any] = []
 
     async def keep() -> None:
-        kept.append([(one.adapter.path, one.at, one.loaded) for one in mocked.changes.of("m")])
+        kept.append([(one.adapter.path, one.at, one.loaded) for one in loader.changes.of("m")])
 
-    loader = AdapterLoader(
-        mocked.view,
-        mocked,
-        lambda: mocked.cards,
-        mocked._spawn,
-        mocked.changes,
-        keep,
-        clock=lambda: 7.0,  # type: ignore[arg-type]
-    )
+    loader = mocked.make(keep=keep)
     await loader.load("m", ONE, inplace=False)
     await loader.unload(mocked.cards["x"])
     mocked.broken.add(1)
@@ -261,6 +265,8 @@ async def test_what_cannot_be_is_refused() -> None:
     mocked.come(2, ModelCard("other", "text"))
     with pytest.raises(BadRequest, match="'other' is that of another model"):
         await mocked.loader.load("m", Adapter("other", "/one.gguf"), inplace=True)
+    with pytest.raises(BadRequest, match="'first' is that of another model"):
+        await mocked.loader.load("m", Adapter("first", "/one.gguf"), inplace=True)
     with pytest.raises(BadRequest, match="engine of model 'other' loads no LoRA adapters"):
         await mocked.loader.load("other", ONE, inplace=False)
     mocked.cards["gone"] = msgspec.structs.replace(CARD, name="gone")
@@ -269,4 +275,18 @@ async def test_what_cannot_be_is_refused() -> None:
     mocked.silent.add(1)
     with pytest.raises(TimedOut, match=r"g/Worker.1 did not answer within 120 s"):
         await mocked.loader.load("m", ONE, inplace=False)
+    await asyncio.gather(*mocked.tasks)
+
+
+@virtual
+async def test_the_model_is_held_until_its_adapter_is_there() -> None:
+    mocked = Mocked()
+    mocked.come(1)
+    mocked.silent.add(1)
+    loading = asyncio.ensure_future(mocked.loader.load("m", ONE, inplace=False))
+    await asyncio.sleep(1)
+    assert mocked.held == ["m"]
+    with pytest.raises(TimedOut):
+        await loading
+    assert mocked.held == []
     await asyncio.gather(*mocked.tasks)

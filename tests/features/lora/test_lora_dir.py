@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.ingress.api.adapters import below
+from dynamod.features.lora.endpoints import below
 from dynamod.message.errors import BadRequest
 
 

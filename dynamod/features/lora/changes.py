@@ -6,12 +6,35 @@ known as long as one of them lives, and until then workers that start find it in
 
 from collections.abc import Callable
 
-from dynamod.message.discovery import Adapter, AdapterChange, AdapterRecord
+import msgspec
 
-from .records import decoded
+from dynamod.discovery.records import decoded
+from dynamod.message.discovery import Adapter, Word
 
+ADAPTERS = "v1/adapters/"
+"""Adapters that clients have loaded and unloaded, as each ingress process knows them: `v1/adapters/{lease in hex}`."""
 UNLOADED = 1000
 """Adapters that are unloaded of which the last change is kept, the newest ones: somebody may know an older change."""
+
+
+class AdapterChange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A client has had an adapter loaded for a model, or unloaded. `at`: when, in seconds of the epoch."""
+
+    model: Word
+    adapter: Adapter
+    at: float
+    loaded: bool = True
+
+
+class AdapterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All changes that a process knows: the last one of each adapter."""
+
+    changes: tuple[AdapterChange, ...] = ()
+
+
+def adapters_key(lease: int) -> str:
+    """Key of what an ingress process knows of adapters."""
+    return f"{ADAPTERS}{lease:x}"
 
 
 def _order(change: AdapterChange) -> tuple[float, bool, str, str, float]:

@@ -4,9 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.discovery import adapters
-from dynamod.discovery.adapters import AdapterChanges
-from dynamod.message.discovery import Adapter, AdapterChange, AdapterRecord
+from dynamod.features.lora.changes import UNLOADED, AdapterChange, AdapterChanges, AdapterRecord
+from dynamod.message.discovery import Adapter
 
 CHANGE = st.builds(
     AdapterChange,
@@ -61,11 +60,11 @@ def test_what_is_gone_or_broken_takes_nothing_back() -> None:
 
 
 def test_old_unloadings_are_forgotten_by_all_in_the_same_way() -> None:
-    found = [AdapterChange("m", Adapter(f"x{n}", "/x"), float(n), loaded=n == 0) for n in range(adapters.UNLOADED + 5)]
+    found = [AdapterChange("m", Adapter(f"x{n}", "/x"), float(n), loaded=n == 0) for n in range(UNLOADED + 5)]
     record = AdapterRecord(tuple(found))
     changes = knowing(record)
     kept = {one.adapter.name for one in changes.of("m")}
-    assert kept == {"x0", *(f"x{n}" for n in range(5, adapters.UNLOADED + 5))}
+    assert kept == {"x0", *(f"x{n}" for n in range(5, UNLOADED + 5))}
     told: list[None] = []
     changes.on_change(lambda: told.append(None))
     changes.merge(record)

@@ -9,11 +9,12 @@ from msgspec import Meta
 
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import Forbidden
+from dynamod.ingress.api.endpoint import BodyEndpoint, Frontend
 from dynamod.message.discovery import Adapter, ModelCard
 from dynamod.message.errors import BadRequest, NotFound
 from dynamod.message.openai import ModelRequest
 
-from .endpoint import BodyEndpoint, Frontend
+from .ingress import AdapterLoader
 
 SETTING = "allow_runtime_lora_updating"
 _Text = Annotated[str, Meta(min_length=1)]
@@ -48,6 +49,12 @@ class _AdapterEndpoint(BodyEndpoint[R], Generic[R]):
             raise Forbidden(text)
         return await super().serve(frontend, context)
 
+    @staticmethod
+    def loader(frontend: Frontend) -> AdapterLoader:
+        """What the feature keeps in the processor."""
+        found: AdapterLoader = frontend.backend.parts["lora"]
+        return found
+
 
 class LoadAdapter(_AdapterEndpoint[LoadAdapterRequest]):
     """Loads an adapter on all workers of a model."""
@@ -67,7 +74,7 @@ class LoadAdapter(_AdapterEndpoint[LoadAdapterRequest]):
             adapter = msgspec.convert({"name": asked.lora_name, "path": path}, Adapter)
         except msgspec.ValidationError as error:
             raise BadRequest(f"`lora_name` and `lora_path`: {error}", param="lora_name") from None
-        await frontend.backend.adapters.load(card.base, adapter, inplace=asked.load_inplace)
+        await self.loader(frontend).load(card.base, adapter, inplace=asked.load_inplace)
         return web.Response(text=f"Success: LoRA adapter '{asked.lora_name}' added successfully.")
 
 
@@ -112,5 +119,5 @@ class UnloadAdapter(_AdapterEndpoint[UnloadAdapterRequest]):
         if found is None or found.adapter is None or found.base != card.base:
             text = f"the lora adapter {asked.lora_name!r} is not loaded"
             raise NotFound(text, param="lora_name", code="adapter_not_found")
-        await frontend.backend.adapters.unload(found)
+        await self.loader(frontend).unload(found)
         return web.Response(text=f"Success: LoRA adapter '{asked.lora_name}' removed successfully.")

@@ -5,14 +5,12 @@ import logging
 
 import msgspec
 
-from dynamod.discovery.adapters import AdapterChanges
-from dynamod.discovery.keys import ADAPTERS, adapters_key
 from dynamod.discovery.link import LinkRegistry
-from dynamod.message.discovery import AdapterRecord
 from dynamod.message.errors import DynamodError
+from dynamod.runtime.components.processes import Processes
 from dynamod.transport.base import Spawn
 
-from .processes import Processes
+from .changes import ADAPTERS, AdapterChanges, AdapterRecord, adapters_key
 
 log = logging.getLogger("dynamod.frontend")
 

@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynamod.discovery.adapters import AdapterChanges
-from dynamod.discovery.keys import ADAPTERS, adapters_key
-from dynamod.message.discovery import Adapter, AdapterChange, AdapterRecord
+from dynamod.features.lora.changes import ADAPTERS, AdapterChange, AdapterChanges, AdapterRecord, adapters_key
+from dynamod.features.lora.shared import SharedAdapters
+from dynamod.message.discovery import Adapter
 from dynamod.message.errors import DynamodError
-from dynamod.runtime.components.shared_adapters import SharedAdapters
 
 
 def record(*names: str, at: float = 1.0) -> AdapterRecord:

@@ -4,18 +4,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from dynamod.discovery.adapters import AdapterChanges
-from dynamod.discovery.view import View
-from dynamod.message.discovery import Adapter, AdapterChange, AdapterRecord, Instance, ModelCard
+from dynamod.ingress.parts import ProcessorContext, ProcessorPart
+from dynamod.message.discovery import Adapter, Instance, ModelCard
 from dynamod.message.errors import BadRequest, NotFound, Overloaded, RequestError, TimedOut
 from dynamod.message.worker import LoadAdapter, UnloadAdapter
-from dynamod.transport.base import Transport
 from dynamod.transport.items import ItemStream
+
+from .changes import AdapterChange, AdapterChanges, AdapterRecord
+from .shared import SharedAdapters
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -24,56 +25,53 @@ LOADING = 120.0
 KNOWN = 10.0
 """Seconds until what has been loaded can be asked for here."""
 
-Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
-Cards = Callable[[], Mapping[str, ModelCard]]
-
 
 async def forgotten() -> None:
-    """Nobody keeps changes."""
+    """Keep no changes."""
 
 
-async def asleep(_base: str) -> None:
-    """Nobody starts workers of models that have none."""
-
-
-def kept_adapters(card: ModelCard, changes: AdapterChanges) -> list[ModelCard]:
-    """Cards of the adapters that a worker of a model has when it starts: those of its settings, and those of clients.
-
-    `card`: as the settings say it. One of the settings that has been unloaded is left out as long as nobody has it.
-    """
-    found = {one.name: one for one in card.adapters}
-    for change in changes.of(card.name):
-        found.pop(change.adapter.name, None)
-        if change.loaded:
-            found[change.adapter.name] = change.adapter
-    return list(msgspec.structs.replace(card, adapters=tuple(found.values())).each()[1:])
-
-
-class AdapterLoader:
-    """`load` and `unload`, one change at a time. `cards()`: of the models that can be asked for here, by name.
+class AdapterLoader(ProcessorPart):
+    """`load` and `unload`, one change at a time.
 
     `changes`: what has been loaded and unloaded, here or elsewhere. A worker learns it when it starts. One that lacks
-    an adapter all the same is told of it, and told again when it has had it meanwhile. `awake(base)` is awaited before
-    a model is looked for, `keep()` behind each change of ours. `clock`: seconds of the epoch.
+    an adapter all the same is told of it, and told again when it has had it meanwhile. `keep()` is awaited behind each
+    change of ours. `clock`: seconds of the epoch.
     """
 
     def __init__(
         self,
-        view: View,
-        transport: Transport,
-        cards: Cards,
-        spawn: Spawn,
-        changes: AdapterChanges,
+        context: ProcessorContext,
         keep: Callable[[], Awaitable[None]] = forgotten,
-        awake: Callable[[str], Awaitable[None]] = asleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._view, self._transport, self._cards, self._spawn = view, transport, cards, spawn
-        self._changes, self._keep, self._awake, self._clock = changes, keep, awake, clock
+        super().__init__(context)
+        self._view, self._transport = context.view, context.transport
+        self._cards, self._spawn = context.cards, context.spawn
+        self.changes, self._keep, self._clock = AdapterChanges(), keep, clock
         self._told: set[tuple[AdapterChange, int]] = set()  # with instances that lack it still
         self._lock = asyncio.Lock()
-        view.on_change(self._changed)
-        changes.on_change(self._changed)
+        self._view.on_change(self._changed)
+        self.changes.on_change(self._changed)
+        self.changes.on_change(context.revise)
+
+    async def prepare(self) -> None:
+        """Learn what the processor before this one has left, and what others know; share what is known here."""
+        if self.context.link is not None:
+            shared = SharedAdapters(self.context.link, self.changes, self.context.component)
+            self._keep = shared.keep
+            await shared.join(self._spawn)
+
+    def starting_card(self, card: ModelCard) -> ModelCard:
+        """With the adapters of the settings and those of clients.
+
+        One of the settings that has been unloaded is left out as long as nobody has it.
+        """
+        found = {one.name: one for one in card.adapters}
+        for change in self.changes.of(card.name):
+            found.pop(change.adapter.name, None)
+            if change.loaded:
+                found[change.adapter.name] = change.adapter
+        return msgspec.structs.replace(card, adapters=tuple(found.values()))
 
     async def load(self, base: str, adapter: Adapter, *, inplace: bool) -> None:
         """Load an adapter on all workers of a model. Where one cannot, the others are as they were before.
@@ -81,8 +79,7 @@ class AdapterLoader:
         Raises BadRequest (also for a name that is taken), NotFound, Overloaded, TimedOut; the text names the worker.
         """
         self._check_name(base, adapter.name, inplace)
-        await self._awake(base)
-        async with self._lock:
+        async with self.context.held(base), self._lock:
             self._check_name(base, adapter.name, inplace)
             instances = self._workers(base)
             cards = [self._view.card_of(adapter.name, one) for one in instances]
@@ -99,7 +96,7 @@ class AdapterLoader:
 
     def _check_name(self, base: str, name: str, inplace: bool) -> None:
         there = self._cards().get(name)
-        if there is not None and there.parent != base:
+        if name in self.context.reserved or (there is not None and there.parent != base):
             raise BadRequest(f"the name {name!r} is that of another model", param="lora_name")
         if there is not None and not inplace:
             text = f"the lora adapter {name!r} has already been loaded; load_inplace replaces it"
@@ -120,9 +117,9 @@ class AdapterLoader:
     async def _note(self, base: str, adapter: Adapter, loaded_by: Iterable[Instance] = ()) -> None:
         """Let others know of a change; without workers that have loaded it, it is unloaded."""
         told = [one.instance_id for one in loaded_by]
-        change = self._changes.next(base, adapter, self._clock(), loaded=bool(told))
+        change = self.changes.next(base, adapter, self._clock(), loaded=bool(told))
         self._told.update((change, number) for number in told)
-        self._changes.merge(AdapterRecord((change,)))
+        self.changes.merge(AdapterRecord((change,)))
         await self._keep()
 
     async def _undo(
@@ -215,7 +212,7 @@ class AdapterLoader:
     def _changed(self) -> None:
         """A worker may lack what is to be loaded: it has started before that was known here, or could not load it."""
         before, self._told = self._told, set()
-        for change in self._changes.loaded():
+        for change in self.changes.loaded():
             having = self._view.served(change.adapter.name)
             for instance in self._view.served(change.model, self._cards().get(change.model)).instances:
                 if having.get(instance.instance_id) is None:

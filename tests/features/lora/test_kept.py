@@ -8,7 +8,8 @@ import pytest
 
 from dynamod import sample
 from dynamod.discovery.keys import parked_key
-from dynamod.message.discovery import Adapter, AdapterChange, AdapterRecord
+from dynamod.features.lora.changes import AdapterChange, AdapterRecord
+from dynamod.message.discovery import Adapter
 from dynamod.message.errors import NotFound
 from dynamod.message.pools import ParkedModel
 from dynamod.preprocess.card import read_card
@@ -16,7 +17,7 @@ from dynamod.preprocess.card import read_card
 
 def changed(house: Any, at: float, name: str, *, loaded: bool = True) -> None:
     change = AdapterChange("sample", Adapter(name, f"/{name}", "bb"), at, loaded)
-    house.processor.adapter_changes.merge(AdapterRecord((change,)))
+    house.processor.parts["lora"].changes.merge(AdapterRecord((change,)))
 
 
 def park(house: Any) -> None:
@@ -73,3 +74,17 @@ async def test_a_name_that_another_model_has_stays_that_models(house, until) -> 
     changed(house, 1.0, "y")
     await until(lambda: "x" in house.backend.models())
     assert house.backend.models()["y"].parent == ""
+
+
+async def test_where_the_feature_is_off_those_of_the_settings_stay(house, until, monkeypatch) -> None:
+    monkeypatch.setenv("DYNAMOD_FEATURES", "-lora")
+    wanted: list[tuple[str, bool]] = []
+    await house.start(want=lambda name, waits: wanted.append((name, waits)))
+    park(house)
+    await until(lambda: set(house.backend.models()) == {"sample", "x"})
+    assert house.backend.parts == {}
+    asked = asyncio.ensure_future(house.ask(model="x", max_tokens=3))
+    await until(lambda: wanted)
+    await house.worker(adapters=(Adapter("x", "/x", "aa"), Adapter("y", "/y", "bb")))
+    assert (await (await asked).wait()).error is None
+    assert (await (await house.ask(model="y", max_tokens=3)).wait()).error is None
