@@ -29,7 +29,7 @@ PACKAGES: dict[str, set[str]] = {
     "observe": {"message"},
     "extension": {"message"},
     "transport": EVERYBODY,
-    "graph": EVERYBODY,
+    "graph": EVERYBODY | {"extension"},
     "kvcache": EVERYBODY,
     "transfer": EVERYBODY | {"transport"},  # moves named bytes; knows no engine
     "http": EVERYBODY,

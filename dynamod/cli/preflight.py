@@ -29,6 +29,7 @@ from dynamod.ondemand.settings import OnDemandSettings, names_of
 from dynamod.parsers import check_names
 from dynamod.planner.settings import PlannerSettings, pool_kind
 from dynamod.preprocess.locate import local  # None for a model of Hugging Face: the worker asks for it
+from dynamod.runtime.components import kind_of
 from dynamod.worker.settings import WorkerSettings
 
 from .prefill_pairs import Checked, check_pairs
@@ -70,6 +71,8 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
             workers.append(_check_worker(spec, env or os.environ))
         elif spec.component_kind == PLANNER:
             _check_planner(spec, graph)
+        elif spec.component_kind:
+            _check_kind(spec, graph)
         if spec.python and spec.component_kind != WORKER:
             missing(spec.python, (), env or os.environ)
     check_pairs(workers)
@@ -115,6 +118,18 @@ def _check_names(settings: OnDemandSettings, graph: Graph) -> None:
             if one.name in taken:
                 raise UserError(f"models.{name}: lora: '{one.name}' is {taken[one.name]}", "each name means one model")
             taken[one.name] = f"an adapter of the model '{name}'"
+
+
+def _check_kind(spec: ServiceSpec, graph: Graph) -> None:
+    """A component of a kind that a feature adds, or that is unknown."""
+    try:
+        added = kind_of(spec.component_kind)
+    except UserError as error:
+        raise UserError(f"{spec.name}: {error}", error.hint) from None
+    if added is not None:
+        settings = validate(added.settings(), spec.config, spec.name)
+        if added.check is not None:
+            added.check(settings, spec, graph)
 
 
 def _check_planner(spec: ServiceSpec, graph: Graph) -> None:

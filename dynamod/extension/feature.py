@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .component import Component
+
 
 @dataclass(frozen=True, slots=True)
 class Feature:
@@ -27,3 +29,5 @@ class Feature:
     """Makes a `migration.stages.Begin` of the `migration.stages.StageContext` of an ingress process."""
     dispatch: Callable[[Any], Any] | None = None
     """Makes an `ingress.dispatch_stage.DispatchStage` of the dispatcher of an ingress process."""
+    components: Mapping[str, Component] = field(default_factory=dict[str, Component])
+    """Kinds of components, by the name by which services of graphs ask for them."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dynamod.message.errors import UserError
 
+from .component import Component
 from .feature import Feature
 
 VARIABLE = "DYNAMOD_FEATURES"
@@ -61,3 +62,18 @@ def enabled() -> Sequence[Feature]:
 def disabled() -> Mapping[str, str]:
     """Why features are off, by name. Raises UserError for a wrong DYNAMOD_FEATURES."""
     return {name: why for name, why in why_off(installed(), os.environ.get(VARIABLE, "")).items() if why}
+
+
+def component(kind: str) -> Component | None:
+    """The kind of component that a feature adds under this name; None when no feature has it.
+
+    Raises UserError when the feature is off.
+    """
+    for name, feature in installed().items():
+        if kind not in feature.components:
+            continue
+        if why := disabled().get(name, ""):
+            owner = f"components of kind '{kind}' belong to the feature '{name}', which is off: {why}"
+            raise UserError(owner, "see dynamo features")
+        return feature.components[kind]
+    return None
