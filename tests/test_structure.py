@@ -144,12 +144,13 @@ def test_packages_import_what_they_may(package: str) -> None:
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_features_import_what_they_require(feature: str) -> None:
-    """And nobody imports a feature but itself, and those that require it."""
+    """And nobody imports a feature but itself, and those that require or use it."""
     wrong = []
     for path in sources(PACKAGE):
         parts = path.relative_to(PACKAGE).parts
         owner = parts[1] if parts[0] == "features" and len(parts) > 2 else ""
-        if owner == feature or (owner and feature in installed()[owner].requires):
+        allowed = (owner, *installed()[owner].requires, *installed()[owner].uses) if owner else ()
+        if feature in allowed:
             continue
         wrong += [
             f"{path.relative_to(ROOT)}:{line} imports {name}"

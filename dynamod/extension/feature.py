@@ -22,6 +22,8 @@ class Feature:
     name: str
     summary: str
     requires: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    """Names of features that its code imports only where they are on (`installed.require`)."""
     endpoints: Callable[[], Sequence[Any]] = tuple
     part: Callable[[Any], Any] | None = None
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])

@@ -64,6 +64,14 @@ def disabled() -> Mapping[str, str]:
     return {name: why for name, why in why_off(installed(), os.environ.get(VARIABLE, "")).items() if why}
 
 
+def require(name: str, what: str) -> None:
+    """Raise UserError when the feature is off or absent. `what` needs it: a flag, for instance."""
+    if name not in installed():
+        raise UserError(f"{what} needs the feature '{name}', which is not installed", "see dynamo features")
+    if why := disabled().get(name, ""):
+        raise UserError(f"{what} needs the feature '{name}', which is off: {why}", "see dynamo features")
+
+
 def component(kind: str) -> Component | None:
     """The kind of component that a feature adds under this name; None when no feature has it.
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.extension import installed as features
 from dynamod.extension.feature import Feature
-from dynamod.extension.installed import installed, why_off
+from dynamod.extension.installed import installed, require, why_off
 from dynamod.message.errors import UserError
 
 CHAIN = {
@@ -56,3 +57,17 @@ def test_what_is_on_has_what_it_requires(off: set[str]) -> None:
         if not found[name]:
             assert name not in off
             assert not any(found[other] for other in feature.requires)
+
+
+def test_what_a_feature_uses_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "installed", lambda: CHAIN)
+    monkeypatch.setenv("DYNAMOD_FEATURES", "-planner")
+    require("prefill", "--prefill-workers")
+    for name, why in {
+        "planner": "which is off: switched off by DYNAMOD_FEATURES",
+        "role_switch": "which is off: requires planner, which is off",
+        "nobody": "which is not installed",
+    }.items():
+        with pytest.raises(UserError) as caught:
+            require(name, "--flag")
+        assert caught.value.line() == f"--flag needs the feature '{name}', {why}; see dynamo features"
