@@ -38,7 +38,6 @@ PACKAGES: dict[str, set[str]] = {
     "preprocess": EVERYBODY | {"sample"},  # asks for the shipped model by its name, when a user does
     "discovery": EVERYBODY | {"transport"},  # the connection to the daemon; transport knows no registry
     "router": EVERYBODY | {"discovery", "kvcache", "transport"},
-    "planner": EVERYBODY | {"router", "discovery", "kvcache"},
     "migration": EVERYBODY | {"router", "discovery", "transport"},
     "ingress": EVERYBODY
     | {"http", "parsers", "structured", "preprocess", "router", "migration", "discovery", "kvcache", "transport"}

@@ -12,7 +12,7 @@ from dynamod import __version__
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
-from . import complete, doctor, features, infra, models, planner, reload, serve, sim
+from . import complete, doctor, features, infra, models, reload, serve, sim
 from .options import OPEN, Component, Finish, Force, Form, Output, Role, Socket, Timeout, examples, overrides
 
 app = typer.Typer(
@@ -37,7 +37,6 @@ config_app = typer.Typer(
 )
 app.add_typer(config_app, name="config")
 app.add_typer(infra.app, name="infra")
-app.add_typer(planner.app, name="planner")
 
 
 def run(argv: Sequence[str]) -> int:

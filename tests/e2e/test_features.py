@@ -17,7 +17,7 @@ ROUTES = {
     "responses": ["/v1/responses", "/v1/responses/input_tokens"],
     "embeddings": ["/v1/embeddings", "/v1/score", "/v1/rerank"],
 }
-COMMANDS = {"replay": ["bench"]}
+COMMANDS = {"planner": ["planner"], "replay": ["bench"]}
 
 
 @pytest.fixture
@@ -75,6 +75,27 @@ def test_features_that_are_switched_off(machine: Any) -> None:
             status, text = machine.ask(url, path, {})
             assert (status, f"feature '{name}'" in text) == (404, True)
             assert name == "anthropic" or json.loads(text)["error"]["code"] == "feature_off"
+
+
+PLANNED = ("serve", "graphs.agg_planner:Frontend", "-f", "configs/agg_planner.yaml", "--Frontend.port=0")
+REPLAY = ("bench", "replay", "conversations", "--workers=1", "--output=json")
+
+
+@pytest.mark.parametrize("without", ["planner"], indirect=True)
+def test_without_the_planner(without: Any) -> None:
+    said = ended(without, *PLANNED).mistake()
+    assert said.startswith("error: Planner: no component of kind 'planner'; known kinds: frontend, "), said
+    assert json.loads(ended(without, *REPLAY).out)["requests"]
+    said = ended(without, *REPLAY, "--planner=sla").mistake()
+    assert said.startswith("error: --planner needs the feature 'planner', which is not installed"), said
+
+
+def test_the_planner_that_is_switched_off(machine: Any) -> None:
+    machine.env["DYNAMOD_FEATURES"] = "-planner"
+    off = "the feature 'planner', which is off: switched off by DYNAMOD_FEATURES; see dynamo features"
+    assert ended(machine, *PLANNED).mistake() == f"error: Planner: components of kind 'planner' belong to {off}"
+    assert json.loads(ended(machine, *REPLAY).out)["requests"]
+    assert ended(machine, *REPLAY, "--sweep").mistake() == f"error: --sweep needs {off}"
 
 
 def test_a_name_that_is_unknown(machine: Any) -> None:

@@ -7,12 +7,11 @@ from typing import Any, cast
 from dynamod.actor import Actor
 from dynamod.extension.component import Component
 from dynamod.extension.installed import component, enabled
-from dynamod.graph.graph import FRONTEND, ON_DEMAND, PLANNER, PROCESSOR, WORKER
+from dynamod.graph.graph import FRONTEND, ON_DEMAND, PROCESSOR, WORKER
 from dynamod.message.errors import UserError
 
 COMPONENTS = {
     FRONTEND: f"{__name__}.frontend:FrontendComponent",
-    PLANNER: f"{__name__}.planner:PlannerComponent",
     PROCESSOR: f"{__name__}.processor:ProcessorComponent",
     ON_DEMAND: f"{__name__}.ondemand:OnDemandComponent",
     WORKER: f"{__name__}.worker:WorkerComponent",

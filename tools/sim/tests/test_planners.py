@@ -6,12 +6,11 @@ import msgspec
 import pytest
 
 from dynamod.daemon.runner import GraphRunner
-from dynamod.planner import pool, reconcile, roles
-from dynamod.planner.reconcile import Reconciler
-from dynamod.planner.roles import Side, Switch
-from dynamod.runtime.components import pool_orders
-from dynamod.runtime.components.planner_nodes import PlannerNodes
-from dynamod.runtime.components.pool_orders import PoolOrders
+from dynamod.features.planner import pool, pool_orders, reconcile, roles
+from dynamod.features.planner.nodes import PlannerNodes
+from dynamod.features.planner.pool_orders import PoolOrders
+from dynamod.features.planner.reconcile import Reconciler
+from dynamod.features.planner.roles import Side, Switch
 from tools.sim.run import simulate
 from tools.sim.scaling import draw_scaling
 from tools.sim.shape import Shape, faults_of

@@ -19,23 +19,24 @@ from dynamod.message.control import patience
 from dynamod.message.discovery import LOAD_METRICS, PREFILL, Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.kv_events import WorkerEvent
-from dynamod.message.pools import Order, Pool
-from dynamod.planner.arima import prepare
-from dynamod.planner.memory import MemoryBudget
-from dynamod.planner.metrics import rows
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.roles import Side
-from dynamod.planner.settings import PlannerSettings, pool_kind
-from dynamod.planner.worker_view import WorkerView
+from dynamod.message.pools import Pool
+from dynamod.runtime.components.processes import Processes
 from dynamod.runtime.context import ComponentContext
 from dynamod.transport.waiting import comes
 
+from .arima import prepare
 from .connectors import Connector, connector
+from .memory import MemoryBudget
+from .memos import PlannerMemos
+from .metrics import rows
+from .nodes import PlannerNodes
 from .parking import Parking
-from .planner_memos import PlannerMemos
-from .planner_nodes import PlannerNodes
+from .pool import PlannedPool
 from .pool_orders import PoolOrders
-from .processes import Processes
+from .records import Order
+from .roles import Side
+from .settings import PlannerSettings, pool_kind
+from .worker_view import WorkerView
 
 log = logging.getLogger("dynamod.planner")
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from dynamod.message.discovery import Instance
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.reconcile import BACKOFF, Action, Change, Pools
-from dynamod.planner.roles import Side, Switch, by_role, kind_of, orders, switch
 
-from .planner_nodes import PlannerNodes
+from .nodes import PlannerNodes
+from .pool import PlannedPool
+from .reconcile import BACKOFF, Action, Change, Pools
+from .roles import Side, Switch, by_role, kind_of, orders, switch
 
 log = logging.getLogger("dynamod.planner")
 

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from dynamod.message.errors import UserError
-from dynamod.message.pools import Pool, PoolControl
+from dynamod.message.pools import Pool
 
 from .controller import Controller, Tick
 from .observation import Observation
 from .reconcile import Action, Change, Pools, Reconciler, Refusal, starting
+from .records import PoolControl
 from .roles import Side
 from .settings import PlannerSettings
 from .worker_view import WorkerView

@@ -8,17 +8,18 @@ import msgspec
 
 from dynamod.actor.testing import virtual
 from dynamod.discovery.memory import MemoryRegistry
+from dynamod.features.planner.nodes import PlannerNodes
+from dynamod.features.planner.pool import PlannedPool
+from dynamod.features.planner.pool_orders import PoolOrders
+from dynamod.features.planner.reconcile import BACKOFF
+from dynamod.features.planner.records import Order
+from dynamod.features.planner.settings import PlannerSettings
+from dynamod.features.planner.worker_view import WorkerView
 from dynamod.message.discovery import Instance
 from dynamod.message.kv_events import Load
-from dynamod.message.pools import Order, Pool, Replica
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.reconcile import BACKOFF
-from dynamod.planner.settings import PlannerSettings
-from dynamod.planner.worker_view import WorkerView
-from dynamod.runtime.components.planner_nodes import PlannerNodes
-from dynamod.runtime.components.pool_orders import PoolOrders
+from dynamod.message.pools import Pool, Replica
 
-from .test_planner_nodes import Leased
+from .test_nodes import Leased
 
 SETTINGS = PlannerSettings(max_gpu_budget=4, optimization_target="load")
 KINDS = {"Worker": "decode", "PrefillWorker": "prefill"}

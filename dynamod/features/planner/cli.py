@@ -4,10 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
+from dynamod.cli import complete
+from dynamod.cli.options import Form, Output, Socket, examples
 from dynamod.message.errors import UserError
-
-from . import complete
-from .options import Form, Output, Socket, examples
 
 _EXAMPLES = examples(
     "dynamo planner status",
@@ -32,7 +31,7 @@ Pool = Annotated[
 @app.command(epilog=_EXAMPLES)
 def status(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Show each pool: workers, what is wanted, limits, and why."""
-    from .client import Control
+    from dynamod.cli.client import Control
 
     _show(Control(socket).get("planner", component=pool), output)
 
@@ -67,12 +66,12 @@ def set_limits(
 
 
 def _plan(socket: str | None, output: Form, pool: str, **arguments: Any) -> None:
-    from .client import Control
+    from dynamod.cli.client import Control
 
     _show(Control(socket).post("plan", component=pool, **arguments), output)
 
 
 def _show(pools: list[dict[str, Any]], output: Form) -> None:
-    from .show import show
+    from dynamod.cli.show import show
 
     show("planner", pools, output)

@@ -6,16 +6,16 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.features.planner.controller import Reason, Tick
+from dynamod.features.planner.laws import Estimate
+from dynamod.features.planner.observation import WorkerLoad
+from dynamod.features.planner.pool import PlannedPool
+from dynamod.features.planner.reconcile import Action, Change
+from dynamod.features.planner.roles import Side, Switch, by_role, orders, switch
+from dynamod.features.planner.settings import PlannerSettings
+from dynamod.features.planner.worker_view import WorkerView
 from dynamod.message.kv_events import Load
 from dynamod.message.pools import Pool, Replica
-from dynamod.planner.controller import Reason, Tick
-from dynamod.planner.laws import Estimate
-from dynamod.planner.observation import WorkerLoad
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.reconcile import Action, Change
-from dynamod.planner.roles import Side, Switch, by_role, orders, switch
-from dynamod.planner.settings import PlannerSettings
-from dynamod.planner.worker_view import WorkerView
 
 
 def pool(*roles: str, first: int = 1, free: int | None = None, state: str = "Ready") -> Pool:

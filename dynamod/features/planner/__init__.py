@@ -1,0 +1,43 @@
+"""The planner: how many workers each pool of a graph has, decided from what the workers do and what comes."""
+
+from typing import TYPE_CHECKING
+
+from dynamod.extension.component import Component
+from dynamod.extension.feature import Feature
+
+if TYPE_CHECKING:
+    from dynamod.graph.graph import Graph, ServiceSpec
+
+    from .settings import PlannerSettings
+
+
+def _commands() -> object:
+    from .cli import app
+
+    return app
+
+
+def _actor() -> object:
+    from .actor import PlannerComponent
+
+    return PlannerComponent
+
+
+def _settings() -> type:
+    from .settings import PlannerSettings
+
+    return PlannerSettings
+
+
+def _check(settings: "PlannerSettings", spec: "ServiceSpec", graph: "Graph") -> None:
+    from .settings import check_budget
+
+    check_budget(settings, spec, graph)
+
+
+FEATURE = Feature(
+    "planner",
+    "pools of workers that grow and shrink with the load: the component Planner, dynamo planner",
+    commands={"planner": _commands},
+    components={"planner": Component(_actor, _settings, _check)},
+)
