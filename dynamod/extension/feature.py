@@ -33,3 +33,5 @@ class Feature:
     """Makes an `ingress.dispatch_stage.DispatchStage` of the dispatcher of an ingress process."""
     components: Mapping[str, Component] = field(default_factory=dict[str, Component])
     """Kinds of components, by the name by which services of graphs ask for them."""
+    extends: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
+    """What it adds to features that it requires, by their names (`installed.extensions`)."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from dynamod.message.errors import UserError
 
@@ -70,6 +71,11 @@ def require(name: str, what: str) -> None:
         raise UserError(f"{what} needs the feature '{name}', which is not installed", "see dynamo features")
     if why := disabled().get(name, ""):
         raise UserError(f"{what} needs the feature '{name}', which is off: {why}", "see dynamo features")
+
+
+def extensions(name: str) -> Sequence[Any]:
+    """What features that are on add to the feature of this name."""
+    return [feature.extends[name]() for feature in enabled() if name in feature.extends]
 
 
 def component(kind: str) -> Component | None:

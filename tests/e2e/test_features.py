@@ -98,6 +98,14 @@ def test_the_planner_that_is_switched_off(machine: Any) -> None:
     assert ended(machine, *REPLAY, "--sweep").mistake() == f"error: --sweep needs {off}"
 
 
+def test_a_planner_whose_workers_keep_their_role(machine: Any) -> None:
+    command = machine.start("dynamo", *PLANNED, DYNAMOD_FEATURES="-role_switch")
+    assert machine.chat(command.ready(), "hello", max_tokens=4)
+    pools = json.loads(ended(machine, "planner", "status", "--output=json").out)
+    assert [(pool["component"], pool["state"]) for pool in pools] == [("Worker", "active")]
+    command.end()
+
+
 def test_a_name_that_is_unknown(machine: Any) -> None:
     commands = [("dynamo", "features"), ("dynamo", "serve", "graphs.agg:Frontend"), ("dynamo-run", "out=echo_core")]
     for words in (*commands, ("dynamod",)):

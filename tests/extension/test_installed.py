@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dynamod.extension import installed as features
 from dynamod.extension.feature import Feature
-from dynamod.extension.installed import installed, require, why_off
+from dynamod.extension.installed import extensions, installed, require, why_off
 from dynamod.message.errors import UserError
 
 CHAIN = {
@@ -71,3 +71,12 @@ def test_what_a_feature_uses_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(UserError) as caught:
             require(name, "--flag")
         assert caught.value.line() == f"--flag needs the feature '{name}', {why}; see dynamo features"
+
+
+def test_a_feature_adds_to_the_feature_that_it_requires(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, more = Feature("base", ""), Feature("more", "", requires=("base",), extends={"base": lambda: "more of it"})
+    monkeypatch.setattr(features, "installed", lambda: {"base": base, "more": more})
+    monkeypatch.delenv("DYNAMOD_FEATURES", raising=False)
+    assert (extensions("base"), extensions("more")) == (["more of it"], [])
+    monkeypatch.setenv("DYNAMOD_FEATURES", "-more")
+    assert extensions("base") == []

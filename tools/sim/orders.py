@@ -13,7 +13,7 @@ from dynamod.discovery.keys import INSTANCES
 from dynamod.features.planner.pool import PlannedPool
 from dynamod.features.planner.reconcile import BACKOFF
 from dynamod.features.planner.records import PLANNERS, Order
-from dynamod.features.planner.roles import kind_of
+from dynamod.features.role_switch.decision import kind_of
 from dynamod.message.discovery import PREFILL, Instance
 from dynamod.message.pools import Pool
 

@@ -13,6 +13,7 @@ import msgspec
 from dynamod.actor import Actor, Reason
 from dynamod.discovery.keys import CARDS, Address, card_key
 from dynamod.discovery.records import keep
+from dynamod.extension.installed import extensions
 from dynamod.graph.typed import validate
 from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.message.control import patience
@@ -30,11 +31,10 @@ from .memory import MemoryBudget
 from .memos import PlannerMemos
 from .metrics import rows
 from .nodes import PlannerNodes
+from .orders import PoolOrders
 from .parking import Parking
-from .pool import PlannedPool
-from .pool_orders import PoolOrders
+from .pool import PlannedPool, Side
 from .records import Order
-from .roles import Side
 from .settings import PlannerSettings, pool_kind
 from .worker_view import WorkerView
 
@@ -97,15 +97,19 @@ class PlannerComponent(Actor):
             context.registry, place, context.registry.node, self._apply, spawn, longest, self._clock
         )
         self._memos = PlannerMemos(Processes(context.registry), self._pools.values(), self._nodes.instruct)
-        self._orders = PoolOrders(
-            self._pools.values(), self._nodes, switches=self._connector.switches, clock=self._clock
-        )
+        self._orders = self._pool_orders()
         context.view.on_change(self._follow)
         places = {component: f"dyn://{Address(*place)}" for place, component in self._places.items()}
         self._parking = Parking(self._ctx, self.context, places, self._woken.set)
         self._park()
         self._follow()
         self.context.task(self._run(), "ticks")
+
+    def _pool_orders(self) -> PoolOrders:
+        """Orders as another feature makes them, where a worker can be told to change its role."""
+        makers = extensions("planner") if self._connector.switches else ()
+        found: list[PoolOrders] = [make(self._pools.values(), self._nodes, clock=self._clock) for make in makers]
+        return found[0] if found else PoolOrders(self._nodes)
 
     async def stopping(self, reason: Reason) -> None:
         """Let go of the workers' events."""

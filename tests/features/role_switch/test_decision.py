@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from dynamod.features.planner.controller import Reason, Tick
 from dynamod.features.planner.laws import Estimate
 from dynamod.features.planner.observation import WorkerLoad
-from dynamod.features.planner.pool import PlannedPool
+from dynamod.features.planner.pool import PlannedPool, Side
 from dynamod.features.planner.reconcile import Action, Change
-from dynamod.features.planner.roles import Side, Switch, by_role, orders, switch
 from dynamod.features.planner.settings import PlannerSettings
 from dynamod.features.planner.worker_view import WorkerView
+from dynamod.features.role_switch.decision import Switch, by_role, orders, switch
 from dynamod.message.kv_events import Load
 from dynamod.message.pools import Pool, Replica
 
