@@ -35,3 +35,5 @@ class Feature:
     """Kinds of components, by the name by which services of graphs ask for them."""
     extends: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
     """What it adds to features that it requires, by their names (`installed.extensions`)."""
+    explains: Mapping[str, Callable[[], Callable[[str | None, Any], None]]] = field(default_factory=dict[str, Any])
+    """What prints `dynamo explain WORD`, by the word: with the path of the control socket or None, and a `Form`."""

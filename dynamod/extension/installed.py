@@ -1,16 +1,18 @@
 """Which features there are, and which of them are switched on."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dynamod.message.errors import UserError
 
 from .component import Component
 from .feature import Feature
+
+T = TypeVar("T")
 
 VARIABLE = "DYNAMOD_FEATURES"
 """Features to switch off: names with a minus, separated by commas; `none` switches all off."""
@@ -83,11 +85,22 @@ def component(kind: str) -> Component | None:
 
     Raises UserError when the feature is off.
     """
+    return _owned(kind, lambda feature: feature.components, f"the component kind '{kind}'")
+
+
+def explanation(word: str) -> Callable[[str | None, Any], None] | None:
+    """What prints `dynamo explain WORD`, as a feature adds it; None when no feature does.
+
+    Raises UserError when the feature is off.
+    """
+    made = _owned(word, lambda feature: feature.explains, f"`dynamo explain {word}`")
+    return made() if made is not None else None
+
+
+def _owned(key: str, given: Callable[[Feature], Mapping[str, T]], what: str) -> T | None:
     for name, feature in installed().items():
-        if kind not in feature.components:
-            continue
-        if why := disabled().get(name, ""):
-            owner = f"components of kind '{kind}' belong to the feature '{name}', which is off: {why}"
-            raise UserError(owner, "see dynamo features")
-        return feature.components[kind]
+        if key in given(feature):
+            if why := disabled().get(name, ""):
+                raise UserError(f"{what} belongs to the feature '{name}', which is off: {why}", "see dynamo features")
+            return given(feature)[key]
     return None

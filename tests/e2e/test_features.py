@@ -93,7 +93,8 @@ def test_without_the_planner(without: Any) -> None:
 def test_the_planner_that_is_switched_off(machine: Any) -> None:
     machine.env["DYNAMOD_FEATURES"] = "-planner"
     off = "the feature 'planner', which is off: switched off by DYNAMOD_FEATURES; see dynamo features"
-    assert ended(machine, *PLANNED).mistake() == f"error: Planner: components of kind 'planner' belong to {off}"
+    assert ended(machine, *PLANNED).mistake() == f"error: Planner: the component kind 'planner' belongs to {off}"
+    assert ended(machine, "explain", "planner").mistake() == f"error: `dynamo explain planner` belongs to {off}"
     assert json.loads(ended(machine, *REPLAY).out)["requests"]
     assert ended(machine, *REPLAY, "--sweep").mistake() == f"error: --sweep needs {off}"
 

@@ -77,7 +77,7 @@ def test_the_section_is_checked_before_a_start() -> None:
 def test_a_kind_of_a_feature_that_is_off_names_component_and_feature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DYNAMOD_FEATURES", "-toy")
     assert counter().config_model is None, "the graph file may be imported for its other services"
-    says = "components of kind 'counter' belong to the feature 'toy', which is off: switched off by DYNAMOD_FEATURES"
+    says = "the component kind 'counter' belongs to the feature 'toy', which is off: switched off by DYNAMOD_FEATURES"
     with pytest.raises(UserError) as caught:
         check(graph())
     assert caught.value.line() == f"Counter: {says}; see dynamo features"

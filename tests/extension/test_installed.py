@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.cli.app import run
 from dynamod.extension import installed as features
 from dynamod.extension.feature import Feature
-from dynamod.extension.installed import extensions, installed, require, why_off
+from dynamod.extension.installed import explanation, extensions, installed, require, why_off
 from dynamod.message.errors import UserError
 
 CHAIN = {
@@ -80,3 +81,15 @@ def test_a_feature_adds_to_the_feature_that_it_requires(monkeypatch: pytest.Monk
     assert (extensions("base"), extensions("more")) == (["more of it"], [])
     monkeypatch.setenv("DYNAMOD_FEATURES", "-more")
     assert extensions("base") == []
+
+
+def test_a_feature_explains_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    told = lambda socket, output: print(socket, output)  # noqa: E731
+    monkeypatch.setattr(features, "installed", lambda: {"toy": Feature("toy", "", explains={"tags": lambda: told})})
+    monkeypatch.delenv("DYNAMOD_FEATURES", raising=False)
+    assert run(["explain", "tags", "--socket", "s", "--output", "json"]) == 0
+    assert capsys.readouterr().out == "s json\n"
+    assert explanation("request") is None
+    monkeypatch.setenv("DYNAMOD_FEATURES", "none")
+    with pytest.raises(UserError, match="`dynamo explain tags` belongs to the feature 'toy', which is off"):
+        explanation("tags")

@@ -6,6 +6,9 @@ from dynamod.extension.component import Component
 from dynamod.extension.feature import Feature
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynamod.cli.options import Form
     from dynamod.graph.graph import Graph, ServiceSpec
 
     from .settings import PlannerSettings
@@ -15,6 +18,12 @@ def _commands() -> object:
     from .cli import app
 
     return app
+
+
+def _explain() -> "Callable[[str | None, Form], None]":
+    from .cli import explain
+
+    return explain
 
 
 def _actor() -> object:
@@ -39,5 +48,6 @@ FEATURE = Feature(
     "planner",
     "pools of workers that grow and shrink with the load: the component Planner, dynamo planner",
     commands={"planner": _commands},
+    explains={"planner": _explain},
     components={"planner": Component(_actor, _settings, _check)},
 )

@@ -1,5 +1,6 @@
 """`dynamo planner`: look at the planners of the daemon's graphs, and steer them."""
 
+import json
 from typing import Annotated, Any
 
 import typer
@@ -72,6 +73,16 @@ def _plan(socket: str | None, output: Form, pool: str, **arguments: Any) -> None
 
 
 def _show(pools: list[dict[str, Any]], output: Form) -> None:
-    from dynamod.cli.show import show
+    from .show import status_of
 
-    show("planner", pools, output)
+    print(json.dumps(pools, indent=2) if output is Form.JSON else status_of(pools))
+
+
+def explain(socket: str | None, output: Form) -> None:
+    """`dynamo explain planner`: the last decisions about the size of pools."""
+    from dynamod.cli.client import Control
+
+    from .show import ticks
+
+    pools: list[dict[str, Any]] = Control(socket).get("planner")
+    print(json.dumps(pools, indent=2) if output is Form.JSON else "\n\n".join(map(ticks, pools)))
