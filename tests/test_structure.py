@@ -52,7 +52,7 @@ PACKAGES |= {
     "runtime": BELOW,
     "sdk": BELOW | {"runtime"},
     "daemon": EVERYBODY | {"graph", "runtime", "discovery", "transport"},
-    "control": EVERYBODY | {"graph", "runtime", "discovery", "transport", "daemon"},
+    "control": EVERYBODY | {"extension", "graph", "runtime", "discovery", "transport", "daemon"},
 }
 PACKAGES["cli"] = BELOW | {"runtime", "sdk", "daemon", "control"}
 PACKAGES["features"] = PACKAGES["compat"] = PACKAGES["cli"] | {"cli"}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .component import Component
+from .control import Control
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +38,5 @@ class Feature:
     """What it adds to features that it requires, by their names (`installed.extensions`)."""
     explains: Mapping[str, Callable[[], Callable[[str | None, Any], None]]] = field(default_factory=dict[str, Any])
     """What prints `dynamo explain WORD`, by the word: with the path of the control socket or None, and a `Form`."""
+    controls: Mapping[str, Control] = field(default_factory=dict[str, Control])
+    """Commands of the control socket, by name."""

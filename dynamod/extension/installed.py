@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from dynamod.message.errors import UserError
 
 from .component import Component
+from .control import Control
 from .feature import Feature
 
 T = TypeVar("T")
@@ -95,6 +96,14 @@ def explanation(word: str) -> Callable[[str | None, Any], None] | None:
     """
     made = _owned(word, lambda feature: feature.explains, f"`dynamo explain {word}`")
     return made() if made is not None else None
+
+
+def control(name: str) -> Control | None:
+    """The command of the control socket that a feature adds; None when no feature does.
+
+    Raises UserError when the feature is off.
+    """
+    return _owned(name, lambda feature: feature.controls, f"the command '{name}'")
 
 
 def _owned(key: str, given: Callable[[Feature], Mapping[str, T]], what: str) -> T | None:

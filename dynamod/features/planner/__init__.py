@@ -3,7 +3,10 @@
 from typing import TYPE_CHECKING
 
 from dynamod.extension.component import Component
+from dynamod.extension.control import Control
 from dynamod.extension.feature import Feature
+
+from .control import plan, planner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +51,7 @@ FEATURE = Feature(
     "planner",
     "pools of workers that grow and shrink with the load: the component Planner, dynamo planner",
     commands={"planner": _commands},
+    controls={"planner": Control(planner), "plan": Control(plan, changes=True)},
     explains={"planner": _explain},
     components={"planner": Component(_actor, _settings, _check)},
 )
