@@ -64,7 +64,7 @@ class PlannerComponent(Actor):
             self._pools[info["service"]] = PlannedPool(info["service"], pool_kind(attribute), self._settings)
             self._places[info["namespace"], info["component"]] = info["service"]
         self._cards: dict[str, ModelCard] = {}
-        self._kinds: dict[int, tuple[Any, ...] | None] = {}  # of ready workers, by lease: what must be alike
+        self._ready: dict[int, ModelCard] = {}  # of ready workers, by lease
         self._memory = MemoryBudget(self._settings.memory) if self._settings.memory else None
         self._wrong = ""  # what the daemon said last, when it did not answer
         self._subscriptions: EventSubscriptions
@@ -125,11 +125,11 @@ class PlannerComponent(Actor):
             for lease in [lease for lease in pool.workers if (name, lease) not in there]:
                 del pool.workers[lease]
                 self._subscriptions.drop((name, lease))
-        self._kinds.clear()
+        self._ready.clear()
         for (name, lease), instance in there.items():
             card = self._cards.get(card_key(instance))
             if card is not None:
-                self._kinds[lease] = _switchable(card)
+                self._ready[lease] = card
             if card is not None and lease not in self._pools[name].workers:
                 self._pools[name].workers[lease] = WorkerView(card.kv_cache_block_size or 0, instance.node)
                 self._subscriptions.follow((name, lease), instance)
@@ -210,17 +210,12 @@ class PlannerComponent(Actor):
 
     def _tick(self, now: float) -> None:
         sides = [self._propose(pool, now) for pool in self._pools.values()]
-        if self._settings.role_switch and self._orders.switch(sides, self._settings.max_gpu_budget, self._able()):
+        if self._settings.role_switch and self._orders.switch(sides, self._settings.max_gpu_budget, self._ready):
             return
         taken: Counter[str] = Counter()  # GPUs, by node
         for pool in self._pools.values():
             self._orders.follow(pool)  # the pool before it may have touched its component
             self._decide(pool, taken)
-
-    def _able(self) -> list[int]:
-        """Workers that can change their role, if all are alike: else they could not read each other's blocks."""
-        alike = len({*self._kinds.values()}) == 1
-        return [lease for lease, kind in self._kinds.items() if alike and kind is not None]
 
     def _propose(self, pool: PlannedPool, now: float) -> Side:
         needed = any(other.busy for other in self._pools.values() if other is not pool)
@@ -321,9 +316,3 @@ class PlannerComponent(Actor):
 
     def _rows(self) -> Iterator[tuple[str, dict[str, str], msgspec.Struct]]:
         return rows(self._pools.values())
-
-
-def _switchable(card: ModelCard) -> tuple[Any, ...] | None:
-    """What must be alike of workers that stand in for each other; None: it keeps its role."""
-    like = (card.name, card.engine, card.mdc_sum, card.kv_cache_block_size, card.context_length)
-    return like if card.capabilities.role_switch else None

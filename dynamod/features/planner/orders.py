@@ -1,8 +1,8 @@
 """What the pools of a planner have of processes, and orders for nodes."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from dynamod.message.discovery import Instance
+from dynamod.message.discovery import Instance, ModelCard
 
 from .nodes import PlannerNodes
 from .pool import PlannedPool, Side
@@ -45,9 +45,9 @@ class PoolOrders:
         pool.reconciler.in_progress = True
         self._nodes.order(component, changes)
 
-    def switch(self, sides: Sequence[Side], budget: int, able: Collection[int]) -> bool:
+    def switch(self, sides: Sequence[Side], budget: int, cards: Mapping[int, ModelCard]) -> bool:
         """Have a worker go to another pool, if that is better than what the pools do by themselves.
 
-        `budget`: GPUs that the pools may have together. `able`: leases of workers that can.
+        `budget`: GPUs that the pools may have together. `cards`: of ready workers, by lease.
         """
         return False

@@ -3,14 +3,14 @@
 A worker is in the pool of the role that it has, or is about to have, whichever component it was started as.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from dynamod.features.planner.pool import Side
 from dynamod.features.planner.reconcile import Action, Change, Pools, tokens
-from dynamod.message.discovery import PREFILL
+from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.pools import Pool, Replica
 
 
@@ -62,6 +62,17 @@ class Switch(NamedTuple):
     node: str
     replica: Replica
     kind: str
+
+
+def able(cards: Mapping[int, ModelCard]) -> list[int]:
+    """Workers, by lease, that can change their role: none unless all are alike, else they could not read each other's
+    blocks.
+    """
+    switches = [lease for lease, card in cards.items() if card.capabilities.role_switch]
+    kinds = {
+        (card.name, card.engine, card.mdc_sum, card.kv_cache_block_size, card.context_length) for card in cards.values()
+    }
+    return switches if len(kinds) == 1 and len(switches) == len(cards) else []
 
 
 def switch(sides: Sequence[Side], room: int, able: Collection[int]) -> Switch | None:

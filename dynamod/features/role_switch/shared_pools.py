@@ -9,9 +9,9 @@ from dynamod.features.planner.nodes import PlannerNodes
 from dynamod.features.planner.orders import PoolOrders
 from dynamod.features.planner.pool import PlannedPool, Side
 from dynamod.features.planner.reconcile import BACKOFF, Action, Change, Pools
-from dynamod.message.discovery import Instance
+from dynamod.message.discovery import Instance, ModelCard
 
-from .decision import Switch, by_role, kind_of, orders, switch
+from .decision import Switch, able, by_role, kind_of, orders, switch
 
 log = logging.getLogger("dynamod.planner")
 
@@ -68,16 +68,16 @@ class SharedPools(PoolOrders):
             if some:
                 self._order(pool, component, some)
 
-    def switch(self, sides: Sequence[Side], budget: int, able: Collection[int]) -> bool:
+    def switch(self, sides: Sequence[Side], budget: int, cards: Mapping[int, ModelCard]) -> bool:
         """Have a worker change its role, if that is better than what the pools do by themselves.
 
-        `budget`: GPUs that they may have together. `able`: leases of workers that can.
+        `budget`: GPUs that they may have together. `cards`: of ready workers, by lease.
         """
         now, gpus = sides[0].tick.now, {pool.gpus for pool in self._by_kind.values()}
         if len(gpus) != 1 or any(pool.reconciler.in_progress for pool in self._by_kind.values()):
             return False  # a worker with other GPUs would not be one more there
         self._judge(now)
-        found = switch(sides, budget // gpus.pop(), able) if now >= self._no_switch else None
+        found = switch(sides, budget // gpus.pop(), able(cards)) if now >= self._no_switch else None
         if found is not None:
             self._switch(found, several=len(sides[0].pools) > 1)
         return found is not None

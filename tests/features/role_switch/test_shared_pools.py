@@ -16,13 +16,14 @@ from dynamod.features.planner.records import Order
 from dynamod.features.planner.settings import PlannerSettings
 from dynamod.features.planner.worker_view import WorkerView
 from dynamod.features.role_switch.shared_pools import pool_orders
-from dynamod.message.discovery import Instance
+from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.kv_events import Load
 from dynamod.message.pools import Pool, Replica
 
 from ..planner.test_nodes import Leased
 
 SETTINGS = PlannerSettings(max_gpu_budget=4, optimization_target="load")
+CARD = ModelCard("m", capabilities=Capabilities(role_switch=True))
 KINDS = {"Worker": "decode", "PrefillWorker": "prefill"}
 
 
@@ -79,8 +80,8 @@ class Planner:
             tick = msgspec.structs.replace(side.tick, target=targets[name])
             sides.append(msgspec.structs.replace(side, tick=tick))
             pool._side = sides[-1]
-        able = [lease for pool in self.pools.values() for lease in pool.workers]
-        if self.orders.switch(sides, 4, able):
+        cards = {lease: CARD for pool in self.pools.values() for lease in pool.workers}
+        if self.orders.switch(sides, 4, cards):
             return True
         for pool in self.pools.values():
             self.orders.follow(pool)
