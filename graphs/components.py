@@ -1,7 +1,7 @@
 """The services that the shipped graphs are made of, and the settings that each takes in a config file.
 
-Each is run by an actor of dynamod: `actor=` names its kind, see `dynamod.runtime.components`. A service of your own is
-a plain class with endpoints instead.
+Each is run by an actor of dynamod: `actor=` names its kind, see `dynamod.runtime.components`. The kind of a feature
+brings the settings, too. A service of your own is a plain class with endpoints instead.
 """
 
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 from dynamod.graph.service import depends, endpoint, service
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.settings import ProcessorSettings
-from dynamod.planner.settings import PlannerSettings
 from dynamod.worker.settings import WorkerSettings
 
 
@@ -45,7 +44,6 @@ class PrefillWorker:
 
 @service(
     dynamo={"namespace": "dynamo"},
-    config=PlannerSettings,
     actor="planner",
     placement="own",
 )

@@ -9,10 +9,11 @@ from urllib.parse import quote
 import typer
 
 from dynamod import __version__
+from dynamod.extension.installed import explanation
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
-from . import complete, doctor, features, infra, models, planner, reload, serve, sim
+from . import complete, doctor, features, infra, models, reload, serve, sim
 from .options import OPEN, Component, Finish, Force, Form, Output, Role, Socket, Timeout, examples, overrides
 
 app = typer.Typer(
@@ -37,7 +38,6 @@ config_app = typer.Typer(
 )
 app.add_typer(config_app, name="config")
 app.add_typer(infra.app, name="infra")
-app.add_typer(planner.app, name="planner")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -155,17 +155,18 @@ def inspect(
     _ask("inspect", socket, output, actor=actor)
 
 
-@app.command(epilog=examples("dynamo explain chatcmpl-3ed2938b-8453-4d97-94ac-ba47bd641edb", "dynamo explain planner"))
+@app.command(epilog=examples("dynamo explain chatcmpl-3ed2938b-8453-4d97-94ac-ba47bd641edb"))
 def explain(
     request: Annotated[
-        str, typer.Argument(help="x-request-id of an answer, or the `id` in its body; `planner`: its last decisions")
+        str,
+        typer.Argument(help="x-request-id of an answer, or the `id` in its body; or what a feature explains"),
     ],
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
-    """Show why a request went where it went: every worker's score, term by term. Or why pools have their size."""
-    if request == "planner":
-        _ask("explain planner", socket, output, "planner")
+    """Show why a request went where it went: every worker's score, term by term. Or what a feature explains."""
+    if (told := explanation(request)) is not None:
+        told(socket, output)
         return
     _ask("explain", socket, output, f"requests/{quote(request, safe='')}/decision")
 

@@ -17,7 +17,7 @@ from dynamod.engine.names import (
     require_handoff,
     require_installed,
 )
-from dynamod.graph.graph import FRONTEND, ON_DEMAND, PLANNER, PROCESSOR, WORKER, Graph, ServiceSpec
+from dynamod.graph.graph import FRONTEND, ON_DEMAND, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import given, validate
 from dynamod.http.keys import Keys
 from dynamod.http.settings import FrontendSettings
@@ -27,8 +27,8 @@ from dynamod.ingress.settings import from_environment as processor_environment
 from dynamod.message.errors import UserError
 from dynamod.ondemand.settings import OnDemandSettings, names_of
 from dynamod.parsers import check_names
-from dynamod.planner.settings import PlannerSettings, pool_kind
 from dynamod.preprocess.locate import local  # None for a model of Hugging Face: the worker asks for it
+from dynamod.runtime.components import kind_of
 from dynamod.worker.settings import WorkerSettings
 
 from .prefill_pairs import Checked, check_pairs
@@ -49,8 +49,9 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
 
     Raises UserError for a missing extra, an interpreter without dynamod, an unknown engine, wrong engine arguments, an
     engine that cannot do its worker's part of requests, adapters that it cannot load, a model that is not there or
-    cannot be read, for keys, certificates and variables of the environment that a frontend cannot use, for a planner
-    whose least is too much, for KV tiers that have no room together, and for prefill workers whose blocks fit nobody.
+    cannot be read, for keys, certificates and variables of the environment that a frontend cannot use, for an unknown
+    kind of component, for what a kind of a feature refuses, for KV tiers that have no room together, and for prefill
+    workers whose blocks fit nobody.
     """
     workers: list[Checked] = []
     for spec in graph.services.values():
@@ -68,8 +69,8 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
             settings.tls()
         elif spec.component_kind == WORKER:
             workers.append(_check_worker(spec, env or os.environ))
-        elif spec.component_kind == PLANNER:
-            _check_planner(spec, graph)
+        elif spec.component_kind:
+            _check_kind(spec, graph)
         if spec.python and spec.component_kind != WORKER:
             missing(spec.python, (), env or os.environ)
     check_pairs(workers)
@@ -117,16 +118,16 @@ def _check_names(settings: OnDemandSettings, graph: Graph) -> None:
             taken[one.name] = f"an adapter of the model '{name}'"
 
 
-def _check_planner(spec: ServiceSpec, graph: Graph) -> None:
-    settings: PlannerSettings = validate(PlannerSettings, spec.config, spec.name)
-    pools = [(info.service, settings.least(pool_kind(attribute))) for attribute, info in spec.depends.items()]
-    there = [(name, least, max(1, graph.services[name].gpus)) for name, least in pools if name in graph.services]
-    if sum(least * gpus for _, least, gpus in there) > settings.max_gpu_budget:
-        parts = " and ".join(
-            f"{least} of {name}" + (f" with {gpus} GPUs each" if gpus > 1 else "") for name, least, gpus in there
-        )
-        problem = f"{spec.name}: min-endpoint asks for {parts}, above max-gpu-budget {settings.max_gpu_budget}"
-        raise UserError(problem, "a worker without GPUs counts as one; raise max-gpu-budget, or lower min-endpoint")
+def _check_kind(spec: ServiceSpec, graph: Graph) -> None:
+    """A component of a kind that a feature adds, or that is unknown."""
+    try:
+        added = kind_of(spec.component_kind)
+    except UserError as error:
+        raise UserError(f"{spec.name}: {error}", error.hint) from None
+    if added is not None:
+        settings = validate(added.settings(), spec.config, spec.name)
+        if added.check is not None:
+            added.check(settings, spec, graph)
 
 
 def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:

@@ -21,6 +21,7 @@ from dynamod.daemon.runner import GraphRunner
 from dynamod.daemon.scaling import by_hand
 from dynamod.daemon.served import GraphState, ServedModels
 from dynamod.discovery.keys import INSTANCES
+from dynamod.extension.installed import control
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dynamod.daemon")
 
-READING = ("status", "ps", "top", "logs", "inspect", "planner")
-CHANGING = frozenset({"restart", "scale", "switch", "drain", "stop", "serve", "reload", "plan"})
+READING = ("status", "ps", "top", "logs", "inspect")
+CHANGING = frozenset({"restart", "scale", "switch", "drain", "stop", "serve", "reload"})
 """Commands that change something: only the owner of the daemon (or root, or its group) may use them."""
 
 Arguments = dict[str, Any]
@@ -67,7 +68,9 @@ class Commands:
         self._node = node
 
     async def call(self, command: str, arguments: Arguments) -> Any:
-        """Run a command, which is the method of its name. Raises UserError."""
+        """Run a command: the method of its name, or what a feature adds. Raises UserError."""
+        if (added := control(command)) is not None:
+            return await added.answer(self, arguments)
         if command not in {*READING, "metrics", "explain", *CHANGING}:
             raise UserError(f"unknown command '{command}'", "see /v1")
         answer = getattr(self, command)(arguments)
@@ -192,30 +195,17 @@ class Commands:
     async def explain(self, arguments: Arguments) -> list[dict[str, Any]]:
         """The routing decisions for a request, from whichever ingress process made them."""
         request = arguments["request"]
-        processes = [process for process in self._processes() if process.answers]  # others would keep us waiting
-        answers = await self._asked(processes, "explain", ASK, {"request": request})
+        answers = await self.ask("explain", {"request": request})
         found = [decision for answer in answers.values() if isinstance(answer, list) for decision in answer]
         if not found:
             hint = "an ingress process keeps those of its last 1,000"
             raise UnknownName(f"no decision is known for request '{request}'", hint)
         return sorted(found, key=lambda decision: decision["at"])
 
-    async def planner(self, arguments: Arguments) -> list[dict[str, Any]]:
-        """The pools of all planners, with their last ticks; `component`: one pool."""
-        return await self._planners({"component": arguments.get("component", "")})
-
-    async def _planners(self, arguments: Arguments) -> list[dict[str, Any]]:
-        processes = [process for process in self._processes() if process.answers]
-        answers = await self._asked(processes, "planner", ASK, arguments)
-        found = [
-            pool | {"process": one.name} for one, pools in answers.items() if isinstance(pools, list) for pool in pools
-        ]
-        refused = [error for error in answers.values() if isinstance(error, UserError) and UNASKED not in str(error)]
-        if not found and refused:
-            raise refused[0]
-        if not found:
-            raise UnknownName("no planner runs", "serve a graph that has one, like graphs.agg_planner:Frontend")
-        return found
+    async def ask(self, question: str, arguments: Arguments) -> dict[ProcessRecord, Any]:
+        """What each process that is responsive answers, or the exception that says why it does not."""
+        processes = [process for process in self._processes() if process.answers]  # others would keep us waiting
+        return await self._asked(processes, question, ASK, arguments)
 
     async def _asked(
         self, processes: list[ProcessRecord], question: str, timeout: float, arguments: Arguments | None = None
@@ -257,12 +247,6 @@ class Commands:
         with by_hand(graph, component):
             await graph.switch(component, role, _seconds(arguments), epoch)
         return self._rows_of(graph, component)
-
-    async def plan(self, arguments: Arguments) -> list[dict[str, Any]]:
-        """Planners `pause`, `resume` or `set` limits (`action`), of all pools or of one `component`."""
-        if arguments.get("action") not in ("pause", "resume", "set"):
-            raise UserError(f"action is {arguments.get('action')!r}", "pause, resume, set")
-        return await self._planners(arguments)
 
     async def drain(self, arguments: Arguments) -> dict[str, Any]:
         """Take a component out of service. `force`: also when a model loses its last worker."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from dynamod import __version__
+from dynamod.extension.installed import installed
 from dynamod.message.control import LAST_WORKER
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.metrics import CONTENT_TYPE
@@ -45,9 +46,10 @@ class Control:
 
     async def _routes(self) -> web.AppRunner:
         app = web.Application(middlewares=[_errors])
+        reading, changing = _names()
         for name in ("", "/{name:.+}"):
-            app.router.add_get(f"/v1/{{command:{'|'.join(READING)}}}{name}", self._read)
-            app.router.add_post(f"/v1/{{command:{'|'.join(CHANGING)}}}{name}", self._change)
+            app.router.add_get(f"/v1/{{command:{'|'.join(reading)}}}{name}", self._read)
+            app.router.add_post(f"/v1/{{command:{'|'.join(changing)}}}{name}", self._change)
         app.router.add_get("/v1/metrics", self._metrics)
         app.router.add_get("/v1/requests/{request}/decision", self._explain)
         app.router.add_get("/v1", self._index)
@@ -61,8 +63,9 @@ class Control:
             await self._runner.cleanup()
 
     async def _index(self, request: web.Request) -> web.Response:
-        get = [f"/v1/{name}" for name in (*READING, "metrics", "requests/{id}/decision")]
-        post = [f"/v1/{name}" for name in sorted(CHANGING)]
+        reading, changing = _names()
+        get = [f"/v1/{name}" for name in (*reading, "metrics", "requests/{id}/decision")]
+        post = [f"/v1/{name}" for name in changing]
         return web.json_response({"version": __version__, "get": get, "post": post})
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
@@ -114,6 +117,13 @@ class Control:
         uid, groups = _peer(request)
         owner = os.stat(self._node.socket).st_gid
         return uid in (0, os.getuid()) or (owner != 0 and owner in groups)
+
+
+def _names() -> tuple[list[str], list[str]]:
+    """Commands that read and commands that change something, also of features that are off, which say so."""
+    added = {name: one.changes for feature in installed().values() for name, one in feature.controls.items()}
+    reading = [*READING, *(name for name, changes in added.items() if not changes)]
+    return reading, sorted({*CHANGING, *(name for name, changes in added.items() if changes)})
 
 
 def _peer(request: web.Request) -> tuple[int, set[int]]:

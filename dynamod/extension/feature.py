@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .component import Component
+from .control import Control
+
 
 @dataclass(frozen=True, slots=True)
 class Feature:
@@ -20,6 +23,8 @@ class Feature:
     name: str
     summary: str
     requires: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    """Names of features that its code imports only where they are on (`installed.require`)."""
     endpoints: Callable[[], Sequence[Any]] = tuple
     part: Callable[[Any], Any] | None = None
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
@@ -31,3 +36,11 @@ class Feature:
     """Gives the class of what the feature keeps in each worker, an extension of `worker.parts.WorkerPart`."""
     processor: Callable[[Any], Any] | None = None
     """Makes an `ingress.parts.ProcessorPart` of the `ingress.parts.ProcessorContext` of an ingress process."""
+    components: Mapping[str, Component] = field(default_factory=dict[str, Component])
+    """Kinds of components, by the name by which services of graphs ask for them."""
+    extends: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
+    """What it adds to features that it requires, by their names (`installed.extensions`)."""
+    explains: Mapping[str, Callable[[], Callable[[str | None, Any], None]]] = field(default_factory=dict[str, Any])
+    """What prints `dynamo explain WORD`, by the word: with the path of the control socket or None, and a `Form`."""
+    controls: Mapping[str, Control] = field(default_factory=dict[str, Control])
+    """Commands of the control socket, by name."""

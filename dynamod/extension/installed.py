@@ -1,14 +1,19 @@
 """Which features there are, and which of them are switched on."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any, TypeVar
 
 from dynamod.message.errors import UserError
 
+from .component import Component
+from .control import Control
 from .feature import Feature
+
+T = TypeVar("T")
 
 VARIABLE = "DYNAMOD_FEATURES"
 """Features to switch off: names with a minus, separated by commas; `none` switches all off."""
@@ -61,3 +66,50 @@ def enabled() -> Sequence[Feature]:
 def disabled() -> Mapping[str, str]:
     """Why features are off, by name. Raises UserError for a wrong DYNAMOD_FEATURES."""
     return {name: why for name, why in why_off(installed(), os.environ.get(VARIABLE, "")).items() if why}
+
+
+def require(name: str, what: str) -> None:
+    """Raise UserError when the feature is off or absent. `what` needs it: a flag, for instance."""
+    if name not in installed():
+        raise UserError(f"{what} needs the feature '{name}', which is not installed", "see dynamo features")
+    if why := disabled().get(name, ""):
+        raise UserError(f"{what} needs the feature '{name}', which is off: {why}", "see dynamo features")
+
+
+def extensions(name: str) -> Sequence[Any]:
+    """What features that are on add to the feature of this name."""
+    return [feature.extends[name]() for feature in enabled() if name in feature.extends]
+
+
+def component(kind: str) -> Component | None:
+    """The kind of component that a feature adds under this name; None when no feature has it.
+
+    Raises UserError when the feature is off.
+    """
+    return _owned(kind, lambda feature: feature.components, f"the component kind '{kind}'")
+
+
+def explanation(word: str) -> Callable[[str | None, Any], None] | None:
+    """What prints `dynamo explain WORD`, as a feature adds it; None when no feature does.
+
+    Raises UserError when the feature is off.
+    """
+    made = _owned(word, lambda feature: feature.explains, f"`dynamo explain {word}`")
+    return made() if made is not None else None
+
+
+def control(name: str) -> Control | None:
+    """The command of the control socket that a feature adds; None when no feature does.
+
+    Raises UserError when the feature is off.
+    """
+    return _owned(name, lambda feature: feature.controls, f"the command '{name}'")
+
+
+def _owned(key: str, given: Callable[[Feature], Mapping[str, T]], what: str) -> T | None:
+    for name, feature in installed().items():
+        if key in given(feature):
+            if why := disabled().get(name, ""):
+                raise UserError(f"{what} belongs to the feature '{name}', which is off: {why}", "see dynamo features")
+            return given(feature)[key]
+    return None

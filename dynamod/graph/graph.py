@@ -12,8 +12,7 @@ import msgspec
 
 T = TypeVar("T")
 
-FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
-PLANNER, ON_DEMAND = "planner", "ondemand"
+FRONTEND, PROCESSOR, ON_DEMAND, WORKER = "frontend", "processor", "ondemand", "worker"
 """Kinds of the components that ship; `runtime.components` knows the actor of each."""
 
 

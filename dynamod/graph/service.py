@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, cast, overload
 
+from dynamod.extension.installed import component
 from dynamod.graph import endpoint as endpoints
 from dynamod.graph import options as checks
 from dynamod.graph.depends import Dependency, NotLinked, bind_dependencies, dependencies, depends
@@ -84,7 +85,7 @@ class Service(Generic[T]):
             self.endpoints = endpoints.endpoints(inner)
             if missing := endpoints.unmarked_endpoints(inner):
                 raise UserError(f"{', '.join(missing)} must be an endpoint", "put @endpoint() on it")
-            self.config_model = _config_model(inner, config)
+            self.config_model = _config_model(inner, config) or _model_of_kind(actor)
         self.dependencies = dependencies(inner)
         self.image = image or os.environ.get("DYNAMO_IMAGE")
         self.actor = actor
@@ -224,3 +225,15 @@ def _config_model(inner: type, given: type | None) -> type | None:
     if not hasattr(given, "model_validate") and not hasattr(given, "__struct_fields__"):
         raise UserError(f"config: {given!r} is no pydantic model")
     return given
+
+
+def _model_of_kind(kind: str) -> type | None:
+    """The model that a feature gives to sections of services of a kind. None while the feature is off.
+
+    Preflight names the feature, when the graph has the service: the module of the service may be imported for others.
+    """
+    try:
+        added = component(kind) if kind else None
+    except UserError:
+        return None
+    return added.settings() if added is not None else None

@@ -19,7 +19,7 @@ ROUTES = {
     "lora": ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"],
     "embeddings": ["/v1/embeddings", "/v1/score", "/v1/rerank"],
 }
-COMMANDS = {"replay": ["bench"]}
+COMMANDS = {"planner": ["planner"], "replay": ["bench"]}
 
 
 def copied(machine: Any) -> Path:
@@ -97,6 +97,34 @@ def test_a_folder_that_is_added(machine: Any) -> None:
     )
     said = machine.until(lambda: re.findall("toy: (before .* 0 inst|behind .* inst)", command.err)[1:2], 10)
     assert said == ["behind the announcement there are inst"]
+PLANNED = ("serve", "graphs.agg_planner:Frontend", "-f", "configs/agg_planner.yaml", "--Frontend.port=0")
+REPLAY = ("bench", "replay", "conversations", "--workers=1", "--output=json")
+
+
+@pytest.mark.parametrize("without", ["planner"], indirect=True)
+def test_without_the_planner(without: Any) -> None:
+    said = ended(without, *PLANNED).mistake()
+    assert said.startswith("error: Planner: no component of kind 'planner'; known kinds: frontend, "), said
+    assert json.loads(ended(without, *REPLAY).out)["requests"]
+    said = ended(without, *REPLAY, "--planner=sla").mistake()
+    assert said.startswith("error: --planner needs the feature 'planner', which is not installed"), said
+
+
+def test_the_planner_that_is_switched_off(machine: Any) -> None:
+    machine.env["DYNAMOD_FEATURES"] = "-planner"
+    off = "the feature 'planner', which is off: switched off by DYNAMOD_FEATURES; see dynamo features"
+    assert ended(machine, *PLANNED).mistake() == f"error: Planner: the component kind 'planner' belongs to {off}"
+    assert ended(machine, "explain", "planner").mistake() == f"error: `dynamo explain planner` belongs to {off}"
+    assert json.loads(ended(machine, *REPLAY).out)["requests"]
+    assert ended(machine, *REPLAY, "--sweep").mistake() == f"error: --sweep needs {off}"
+
+
+def test_a_planner_whose_workers_keep_their_role(machine: Any) -> None:
+    command = machine.start("dynamo", *PLANNED, DYNAMOD_FEATURES="-role_switch")
+    assert machine.chat(command.ready(), "hello", max_tokens=4)
+    pools = json.loads(ended(machine, "planner", "status", "--output=json").out)
+    assert [(pool["component"], pool["state"]) for pool in pools] == [("Worker", "active")]
+    command.end()
 
 
 def test_a_name_that_is_unknown(machine: Any) -> None:

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.cli.app import run
+from dynamod.extension import installed as features
 from dynamod.extension.feature import Feature
-from dynamod.extension.installed import installed, why_off
+from dynamod.extension.installed import explanation, extensions, installed, require, why_off
 from dynamod.message.errors import UserError
 
 CHAIN = {
@@ -56,3 +58,38 @@ def test_what_is_on_has_what_it_requires(off: set[str]) -> None:
         if not found[name]:
             assert name not in off
             assert not any(found[other] for other in feature.requires)
+
+
+def test_what_a_feature_uses_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "installed", lambda: CHAIN)
+    monkeypatch.setenv("DYNAMOD_FEATURES", "-planner")
+    require("prefill", "--prefill-workers")
+    for name, why in {
+        "planner": "which is off: switched off by DYNAMOD_FEATURES",
+        "role_switch": "which is off: requires planner, which is off",
+        "nobody": "which is not installed",
+    }.items():
+        with pytest.raises(UserError) as caught:
+            require(name, "--flag")
+        assert caught.value.line() == f"--flag needs the feature '{name}', {why}; see dynamo features"
+
+
+def test_a_feature_adds_to_the_feature_that_it_requires(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, more = Feature("base", ""), Feature("more", "", requires=("base",), extends={"base": lambda: "more of it"})
+    monkeypatch.setattr(features, "installed", lambda: {"base": base, "more": more})
+    monkeypatch.delenv("DYNAMOD_FEATURES", raising=False)
+    assert (extensions("base"), extensions("more")) == (["more of it"], [])
+    monkeypatch.setenv("DYNAMOD_FEATURES", "-more")
+    assert extensions("base") == []
+
+
+def test_a_feature_explains_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    told = lambda socket, output: print(socket, output)  # noqa: E731
+    monkeypatch.setattr(features, "installed", lambda: {"toy": Feature("toy", "", explains={"tags": lambda: told})})
+    monkeypatch.delenv("DYNAMOD_FEATURES", raising=False)
+    assert run(["explain", "tags", "--socket", "s", "--output", "json"]) == 0
+    assert capsys.readouterr().out == "s json\n"
+    assert explanation("request") is None
+    monkeypatch.setenv("DYNAMOD_FEATURES", "none")
+    with pytest.raises(UserError, match="`dynamo explain tags` belongs to the feature 'toy', which is off"):
+        explanation("tags")

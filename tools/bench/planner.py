@@ -17,10 +17,10 @@ from disagg_replay import BLOCK, KV, day
 
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import TIMINGS
+from dynamod.features.planner.settings import PlannerSettings
 from dynamod.features.replay.picture import draw
 from dynamod.features.replay.planned import PEER_TARGETS, Game, Planned
 from dynamod.features.replay.trace import Arrival, faster, read_trace
-from dynamod.planner.settings import PlannerSettings
 
 COLUMNS = ("workload", "start-up", "ours: good per worker hour", "missed", "peer", "missed", "best fixed", "missed")
 

@@ -10,11 +10,11 @@ import argparse
 import random
 import time
 
+from dynamod.features.planner.pool import PlannedPool
+from dynamod.features.planner.settings import PlannerSettings
+from dynamod.features.planner.worker_view import WorkerView
 from dynamod.message.kv_events import ForwardPass, Load, QueuedRequests, RequestStarted, ScheduledRequests, pack, unpack
 from dynamod.message.pools import Pool, Replica
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.settings import PlannerSettings
-from dynamod.planner.worker_view import WorkerView
 
 
 def told(draw: random.Random, requests: int, steps: int) -> bytes:

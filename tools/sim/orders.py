@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.discovery.keys import INSTANCES, PLANNERS
+from dynamod.discovery.keys import INSTANCES
+from dynamod.features.planner.pool import PlannedPool
+from dynamod.features.planner.reconcile import BACKOFF
+from dynamod.features.planner.records import PLANNERS, Order
+from dynamod.features.role_switch.decision import kind_of
 from dynamod.message.discovery import PREFILL, Instance
-from dynamod.message.pools import Order, Pool
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.reconcile import BACKOFF
-from dynamod.planner.roles import kind_of
+from dynamod.message.pools import Pool
 
 from .cluster import Cluster
 from .pool import Machine

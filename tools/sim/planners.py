@@ -12,11 +12,11 @@ from dynamod.actor import Crashed, Reason
 from dynamod.daemon.scaling import by_hand
 from dynamod.discovery.keys import EXITED
 from dynamod.discovery.view import View
+from dynamod.features.planner.actor import PlannerComponent
+from dynamod.features.planner.nodes import PlannerNodes
+from dynamod.features.planner.pool import PlannedPool
+from dynamod.features.planner.records import Order
 from dynamod.message.discovery import PREFILL, DisaggregationMode
-from dynamod.message.pools import Order
-from dynamod.planner.pool import PlannedPool
-from dynamod.runtime.components.planner import PlannerComponent
-from dynamod.runtime.components.planner_nodes import PlannerNodes
 from dynamod.runtime.context import ComponentContext
 from dynamod.runtime.plan import ServicePlan
 

@@ -9,4 +9,9 @@ def _bench() -> object:
     return app
 
 
-FEATURE = Feature("replay", "dynamo bench: traces through router, scheduler and planner", commands={"bench": _bench})
+FEATURE = Feature(
+    "replay",
+    "dynamo bench: traces through the real router and scheduler, in virtual time",
+    uses=("planner",),
+    commands={"bench": _bench},
+)

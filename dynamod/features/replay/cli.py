@@ -8,6 +8,7 @@ import typer
 
 from dynamod.cli.options import Form, Output
 from dynamod.cli.tables import table
+from dynamod.extension.installed import require
 from dynamod.message.errors import UserError
 from dynamod.router.policies import NAMES, mode_of
 
@@ -89,6 +90,7 @@ def replay(
         }
     )
     if planner or sweep:
+        require("planner", "--planner" if planner else "--sweep")
         from .cli_planner import play
 
         settings = _settings(router_mode.split(",")[0], router_cost, overlap_weight, temperature)

@@ -9,7 +9,7 @@ from dynamod.cli.options import Form
 from dynamod.cli.tables import table
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import Timing
-from dynamod.planner.settings import settings_of
+from dynamod.features.planner.settings import settings_of
 from dynamod.router.settings import RouterSettings
 
 from . import planned

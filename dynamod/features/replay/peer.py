@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from dynamod.features.planner.observation import Observation, WorkerLoad
 from dynamod.message.errors import UserError
-from dynamod.planner.observation import Observation, WorkerLoad
 
 PATIENCE = 60.0
 """Seconds for an answer."""

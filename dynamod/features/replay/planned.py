@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import Timing
+from dynamod.features.planner.controller import Controller
+from dynamod.features.planner.settings import TARGETS, PlannerSettings, settings_of
 from dynamod.message.errors import UserError
-from dynamod.planner.controller import Controller
-from dynamod.planner.settings import TARGETS, PlannerSettings, settings_of
 from dynamod.router.settings import RouterSettings
 
 from .peer import PeerPlanner

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.scheduler import Step
 from dynamod.engine.mocker.timing import Timing
+from dynamod.features.planner.observation import Observation, StepSample, WorkerLoad
 from dynamod.message.discovery import Instance
-from dynamod.planner.observation import Observation, StepSample, WorkerLoad
 from dynamod.router.decision import Decision
 from dynamod.router.router import Prompt, RouterSettings
 

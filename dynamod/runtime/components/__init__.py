@@ -2,15 +2,16 @@
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from dynamod.actor import Actor
-from dynamod.graph.graph import FRONTEND, ON_DEMAND, PLANNER, PROCESSOR, WORKER
+from dynamod.extension.component import Component
+from dynamod.extension.installed import component, enabled
+from dynamod.graph.graph import FRONTEND, ON_DEMAND, PROCESSOR, WORKER
 from dynamod.message.errors import UserError
 
 COMPONENTS = {
     FRONTEND: f"{__name__}.frontend:FrontendComponent",
-    PLANNER: f"{__name__}.planner:PlannerComponent",
     PROCESSOR: f"{__name__}.processor:ProcessorComponent",
     ON_DEMAND: f"{__name__}.ondemand:OnDemandComponent",
     WORKER: f"{__name__}.worker:WorkerComponent",
@@ -20,11 +21,25 @@ COMPONENTS = {
 
 def component_class(kind: str) -> Callable[[Any], Actor]:
     """The actor of a kind, or the one that a user names as `module:Class`. Raises UserError when there is none."""
+    if (added := kind_of(kind)) is not None:
+        return cast("Callable[[Any], Actor]", added.actor_class())
     module, _, name = COMPONENTS.get(kind, kind).partition(":")
-    if not name:
-        raise UserError(f"no component of kind '{kind}'", f"known kinds: {', '.join(COMPONENTS)}; or module:Class")
     try:
         found: Callable[[Any], Actor] = getattr(importlib.import_module(module), name)
     except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(f"component {kind}: {error}", "write the module and the class of an actor") from error
     return found
+
+
+def kind_of(kind: str) -> Component | None:
+    """The kind as a feature adds it; None for a kind of the core and for `module:Class`, which is not imported.
+
+    Raises UserError for an unknown kind, and for a kind of a feature that is off.
+    """
+    if kind in COMPONENTS:
+        return None
+    added = component(kind)
+    if added is None and not kind.partition(":")[2]:
+        known = [*COMPONENTS, *(name for feature in enabled() for name in feature.components)]
+        raise UserError(f"no component of kind '{kind}'", f"known kinds: {', '.join(known)}; or module:Class")
+    return added

@@ -11,14 +11,14 @@ import pytest
 from dynamod.cli.app import run
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import TIMINGS
+from dynamod.features.planner.observation import Observation
+from dynamod.features.planner.settings import PlannerSettings
 from dynamod.features.replay.picture import draw
 from dynamod.features.replay.planned import Game, sweep
 from dynamod.features.replay.scaling import Plan, Scaling, ScalingReplay
 from dynamod.features.replay.simulate import Outcome, Replay
 from dynamod.features.replay.trace import Conversations, make_conversations
 from dynamod.message.errors import UserError
-from dynamod.planner.observation import Observation
-from dynamod.planner.settings import PlannerSettings
 from dynamod.router.settings import RouterSettings
 
 MACHINE = SchedulerSettings(block_size=64, num_gpu_blocks=2000, max_num_seqs=256, max_num_batched_tokens=8192)

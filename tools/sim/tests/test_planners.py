@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from dynamod.daemon.runner import GraphRunner
-from dynamod.planner import pool, reconcile, roles
-from dynamod.planner.reconcile import Reconciler
-from dynamod.planner.roles import Side, Switch
-from dynamod.runtime.components import pool_orders
-from dynamod.runtime.components.planner_nodes import PlannerNodes
-from dynamod.runtime.components.pool_orders import PoolOrders
+from dynamod.features.planner import pool, reconcile
+from dynamod.features.planner.nodes import PlannerNodes
+from dynamod.features.planner.pool import Side
+from dynamod.features.planner.reconcile import Reconciler
+from dynamod.features.role_switch import decision, shared_pools
+from dynamod.features.role_switch.decision import Switch
+from dynamod.features.role_switch.shared_pools import SharedPools
 from tools.sim.run import simulate
 from tools.sim.scaling import draw_scaling
 from tools.sim.shape import Shape, faults_of
@@ -64,14 +65,14 @@ def leaves_a_pool_empty(patch: pytest.MonkeyPatch) -> None:
     """A worker changes its role although its pool has no other."""
 
     def switch(sides: Sequence[Side], room: int, able: Collection[int]) -> Switch | None:
-        return roles.switch([msgspec.structs.replace(side, least=0) for side in sides], room, able)
+        return decision.switch([msgspec.structs.replace(side, least=0) for side in sides], room, able)
 
-    patch.setattr(pool_orders, "switch", switch)
+    patch.setattr(shared_pools, "switch", switch)
 
 
 def forgets_the_other_component(patch: pytest.MonkeyPatch) -> None:
     """A pool does not wait for what has been ordered of its workers."""
-    patch.setattr(PoolOrders, "follow", lambda _self, one: setattr(one.reconciler, "in_progress", False))
+    patch.setattr(SharedPools, "follow", lambda _self, one: setattr(one.reconciler, "in_progress", False))
 
 
 def takes_devices_twice(patch: pytest.MonkeyPatch) -> None:

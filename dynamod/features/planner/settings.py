@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import UserError
 from dynamod.message.install import extra_hint
@@ -102,6 +103,18 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 def pool_kind(attribute: str) -> str:
     """The kind of a pool, by the attribute with which a planner's service depends on it, as `least` takes it."""
     return PREFILL if attribute.startswith(PREFILL) else "decode"
+
+
+def check_budget(settings: PlannerSettings, spec: ServiceSpec, graph: Graph) -> None:
+    """Raise UserError when the least of the pools together is above the budget."""
+    pools = [(info.service, settings.least(pool_kind(attribute))) for attribute, info in spec.depends.items()]
+    there = [(name, least, max(1, graph.services[name].gpus)) for name, least in pools if name in graph.services]
+    if sum(least * gpus for _, least, gpus in there) > settings.max_gpu_budget:
+        parts = " and ".join(
+            f"{least} of {name}" + (f" with {gpus} GPUs each" if gpus > 1 else "") for name, least, gpus in there
+        )
+        problem = f"{spec.name}: min-endpoint asks for {parts}, above max-gpu-budget {settings.max_gpu_budget}"
+        raise UserError(problem, "a worker without GPUs counts as one; raise max-gpu-budget, or lower min-endpoint")
 
 
 def settings_of(given: Mapping[str, Any]) -> PlannerSettings:

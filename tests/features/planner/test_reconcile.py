@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.features.planner.observation import WorkerLoad
+from dynamod.features.planner.reconcile import ATTEMPTS, BACKOFF, LONGEST, Action, Change, Reconciler, starting
+from dynamod.features.planner.settings import PlannerSettings
 from dynamod.message.pools import Pool, Replica
-from dynamod.planner.observation import WorkerLoad
-from dynamod.planner.reconcile import ATTEMPTS, BACKOFF, LONGEST, Action, Change, Reconciler, starting
-from dynamod.planner.settings import PlannerSettings
 
 FAR = 100
 """Leases of workers on other nodes begin here."""

@@ -9,13 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.features.planner.controller import Controller, Tick
+from dynamod.features.planner.demand import STEEPEST, Arrivals, Demand, by_filter
+from dynamod.features.planner.laws import (
+    FULLEST,
+    MARGIN,
+    ORIGINAL,
+    Thresholds,
+    by_queue,
+    by_threshold,
+    estimate,
+    needed,
+)
+from dynamod.features.planner.observation import Observation, StepSample, WorkerLoad
+from dynamod.features.planner.settings import PlannerSettings, settings_of
+from dynamod.features.planner.steps import StepTimes
 from dynamod.message.errors import UserError
-from dynamod.planner.controller import Controller, Tick
-from dynamod.planner.demand import STEEPEST, Arrivals, Demand, by_filter
-from dynamod.planner.laws import FULLEST, MARGIN, ORIGINAL, Thresholds, by_queue, by_threshold, estimate, needed
-from dynamod.planner.observation import Observation, StepSample, WorkerLoad
-from dynamod.planner.settings import PlannerSettings, settings_of
-from dynamod.planner.steps import StepTimes
 
 PROMPT, TOKEN, DECODE, KV = 0.02, 0.0001, 0.005, 2e-8
 """Of the engine of these tests, in seconds."""

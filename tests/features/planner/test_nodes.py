@@ -5,11 +5,11 @@ import random
 from typing import Any
 
 from dynamod.actor.testing import virtual
-from dynamod.discovery.keys import PLANNERS
 from dynamod.discovery.memory import MemoryRegistry
-from dynamod.message.pools import Order, Pool, Replica
-from dynamod.planner.reconcile import Change
-from dynamod.runtime.components.planner_nodes import LISTED, PlannerNodes
+from dynamod.features.planner.nodes import LISTED, PlannerNodes
+from dynamod.features.planner.reconcile import Change
+from dynamod.features.planner.records import PLANNERS, Order
+from dynamod.message.pools import Pool, Replica
 
 
 class Leased:

@@ -13,29 +13,30 @@ import msgspec
 from dynamod.actor import Actor, Reason
 from dynamod.discovery.keys import CARDS, Address, card_key
 from dynamod.discovery.records import keep
+from dynamod.extension.installed import extensions
 from dynamod.graph.typed import validate
 from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.message.control import patience
 from dynamod.message.discovery import LOAD_METRICS, PREFILL, Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.kv_events import WorkerEvent
-from dynamod.message.pools import Order, Pool
-from dynamod.planner.arima import prepare
-from dynamod.planner.memory import MemoryBudget
-from dynamod.planner.metrics import rows
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.roles import Side
-from dynamod.planner.settings import PlannerSettings, pool_kind
-from dynamod.planner.worker_view import WorkerView
+from dynamod.message.pools import Pool
+from dynamod.runtime.components.processes import Processes
 from dynamod.runtime.context import ComponentContext
 from dynamod.transport.waiting import comes
 
+from .arima import prepare
 from .connectors import Connector, connector
+from .memory import MemoryBudget
+from .memos import PlannerMemos
+from .metrics import rows
+from .nodes import PlannerNodes
+from .orders import PoolOrders
 from .parking import Parking
-from .planner_memos import PlannerMemos
-from .planner_nodes import PlannerNodes
-from .pool_orders import PoolOrders
-from .processes import Processes
+from .pool import PlannedPool, Side
+from .records import Order
+from .settings import PlannerSettings, pool_kind
+from .worker_view import WorkerView
 
 log = logging.getLogger("dynamod.planner")
 
@@ -63,7 +64,7 @@ class PlannerComponent(Actor):
             self._pools[info["service"]] = PlannedPool(info["service"], pool_kind(attribute), self._settings)
             self._places[info["namespace"], info["component"]] = info["service"]
         self._cards: dict[str, ModelCard] = {}
-        self._kinds: dict[int, tuple[Any, ...] | None] = {}  # of ready workers, by lease: what must be alike
+        self._ready: dict[int, ModelCard] = {}  # of ready workers, by lease
         self._memory = MemoryBudget(self._settings.memory) if self._settings.memory else None
         self._wrong = ""  # what the daemon said last, when it did not answer
         self._subscriptions: EventSubscriptions
@@ -96,15 +97,19 @@ class PlannerComponent(Actor):
             context.registry, place, context.registry.node, self._apply, spawn, longest, self._clock
         )
         self._memos = PlannerMemos(Processes(context.registry), self._pools.values(), self._nodes.instruct)
-        self._orders = PoolOrders(
-            self._pools.values(), self._nodes, switches=self._connector.switches, clock=self._clock
-        )
+        self._orders = self._pool_orders()
         context.view.on_change(self._follow)
         places = {component: f"dyn://{Address(*place)}" for place, component in self._places.items()}
         self._parking = Parking(self._ctx, self.context, places, self._woken.set)
         self._park()
         self._follow()
         self.context.task(self._run(), "ticks")
+
+    def _pool_orders(self) -> PoolOrders:
+        """Orders as another feature makes them, where a worker can be told to change its role."""
+        makers = extensions("planner") if self._connector.switches else ()
+        found: list[PoolOrders] = [make(self._pools.values(), self._nodes, clock=self._clock) for make in makers]
+        return found[0] if found else PoolOrders(self._nodes)
 
     async def stopping(self, reason: Reason) -> None:
         """Let go of the workers' events."""
@@ -120,11 +125,11 @@ class PlannerComponent(Actor):
             for lease in [lease for lease in pool.workers if (name, lease) not in there]:
                 del pool.workers[lease]
                 self._subscriptions.drop((name, lease))
-        self._kinds.clear()
+        self._ready.clear()
         for (name, lease), instance in there.items():
             card = self._cards.get(card_key(instance))
             if card is not None:
-                self._kinds[lease] = _switchable(card)
+                self._ready[lease] = card
             if card is not None and lease not in self._pools[name].workers:
                 self._pools[name].workers[lease] = WorkerView(card.kv_cache_block_size or 0, instance.node)
                 self._subscriptions.follow((name, lease), instance)
@@ -205,17 +210,12 @@ class PlannerComponent(Actor):
 
     def _tick(self, now: float) -> None:
         sides = [self._propose(pool, now) for pool in self._pools.values()]
-        if self._settings.role_switch and self._orders.switch(sides, self._settings.max_gpu_budget, self._able()):
+        if self._settings.role_switch and self._orders.switch(sides, self._settings.max_gpu_budget, self._ready):
             return
         taken: Counter[str] = Counter()  # GPUs, by node
         for pool in self._pools.values():
             self._orders.follow(pool)  # the pool before it may have touched its component
             self._decide(pool, taken)
-
-    def _able(self) -> list[int]:
-        """Workers that can change their role, if all are alike: else they could not read each other's blocks."""
-        alike = len({*self._kinds.values()}) == 1
-        return [lease for lease, kind in self._kinds.items() if alike and kind is not None]
 
     def _propose(self, pool: PlannedPool, now: float) -> Side:
         needed = any(other.busy for other in self._pools.values() if other is not pool)
@@ -316,9 +316,3 @@ class PlannerComponent(Actor):
 
     def _rows(self) -> Iterator[tuple[str, dict[str, str], msgspec.Struct]]:
         return rows(self._pools.values())
-
-
-def _switchable(card: ModelCard) -> tuple[Any, ...] | None:
-    """What must be alike of workers that stand in for each other; None: it keeps its role."""
-    like = (card.name, card.engine, card.mdc_sum, card.kv_cache_block_size, card.context_length)
-    return like if card.capabilities.role_switch else None

@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from dynamod.message.discovery import PREFILL
+from dynamod.features.planner.pool import Side
+from dynamod.features.planner.reconcile import Action, Change, Pools, tokens
+from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.pools import Pool, Replica
-
-from .controller import Tick
-from .observation import WorkerLoad
-from .reconcile import Action, Change, Pools, Refusal, tokens
 
 
 def kind_of(role: str, home: str) -> str:
@@ -58,37 +56,23 @@ def orders(action: Action, pools: Pools, own: Pools, other: Pools) -> Orders:
     return found
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool at a tick. `least`: workers that it has at least. `refused`: why nothing may be changed now.
-
-    `loads`: of the ready workers, by lease.
-    """
-
-    kind: str
-    tick: Tick
-    pools: Pools
-    loads: Mapping[int, WorkerLoad]
-    least: int
-    refused: Refusal = ""
-
-    @property
-    def spare(self) -> bool:
-        """Whether it has more workers than it has needed within `window`, though it may keep them for longer."""
-        tick = self.tick
-        return tick.estimate is not None and max(tick.recent, tick.queue, self.least) < tick.expected
-
-    @property
-    def startable(self) -> bool:
-        """Whether a node has devices for one more."""
-        return any(pool.free is None or pool.free > 0 for pool in self.pools.values())
-
-
 class Switch(NamedTuple):
     """A ready worker that changes its role. `kind`: of the pool to which it goes."""
 
     node: str
     replica: Replica
     kind: str
+
+
+def able(cards: Mapping[int, ModelCard]) -> list[int]:
+    """Workers, by lease, that can change their role: none unless all are alike, else they could not read each other's
+    blocks.
+    """
+    switches = [lease for lease, card in cards.items() if card.capabilities.role_switch]
+    kinds = {
+        (card.name, card.engine, card.mdc_sum, card.kv_cache_block_size, card.context_length) for card in cards.values()
+    }
+    return switches if len(kinds) == 1 and len(switches) == len(cards) else []
 
 
 def switch(sides: Sequence[Side], room: int, able: Collection[int]) -> Switch | None:
@@ -99,8 +83,8 @@ def switch(sides: Sequence[Side], room: int, able: Collection[int]) -> Switch | 
     """
     for up, down in (sides, sides[::-1]):
         wants = up.tick.target > up.tick.expected
-        full = up.tick.expected + down.tick.expected >= room or not up.startable
-        gives = down.tick.target < down.tick.expected or (full and down.spare)
+        full = up.tick.expected + down.tick.expected >= room or not _startable(up)
+        gives = down.tick.target < down.tick.expected or (full and _spare(down))
         over = up.tick.expected + down.tick.expected > room  # then somebody has to go anyway
         if wants and gives and not over and not up.refused and not down.refused and len(down.loads) > down.least:
             ready = [
@@ -113,3 +97,14 @@ def switch(sides: Sequence[Side], room: int, able: Collection[int]) -> Switch | 
                 node, one = min(ready, key=lambda found: (tokens(down.loads[found[1].lease]), found[1].replica))
                 return Switch(node, one, up.kind)
     return None
+
+
+def _spare(side: Side) -> bool:
+    """Whether a pool has more workers than it has needed within `window`, though it may keep them for longer."""
+    tick = side.tick
+    return tick.estimate is not None and max(tick.recent, tick.queue, side.least) < tick.expected
+
+
+def _startable(side: Side) -> bool:
+    """Whether a node has devices for one more worker."""
+    return any(pool.free is None or pool.free > 0 for pool in side.pools.values())

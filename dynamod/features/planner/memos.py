@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable, Iterable
 
 from dynamod.message.errors import UserError
-from dynamod.message.pools import PlannerMemo, PoolControl
-from dynamod.planner.pool import PlannedPool
+from dynamod.runtime.components.processes import Processes
 
-from .processes import Processes
+from .pool import PlannedPool
+from .records import PlannerMemo, PoolControl
 
 log = logging.getLogger("dynamod.planner")
 

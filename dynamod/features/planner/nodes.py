@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from dynamod.discovery.base import Registry
-from dynamod.discovery.keys import PLANNERS
 from dynamod.discovery.records import decoded
-from dynamod.message.pools import Order, PlannerRecord, Pool, PoolControl
-from dynamod.planner.reconcile import Change
+from dynamod.message.pools import Pool
 from dynamod.transport.base import Spawn
+
+from .reconcile import Change
+from .records import PLANNERS, Order, PlannerRecord, PoolControl
 
 Apply = Callable[[str, Order], Coroutine[Any, Any, None]]
 """Does an order for our node, for a component. Raises nothing."""

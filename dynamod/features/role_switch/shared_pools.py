@@ -1,16 +1,17 @@
-"""What the pools of a planner have of processes, and order of nodes. Two pools may share their workers."""
+"""Two pools of a planner, of prefill workers and of others, that share their workers."""
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dynamod.message.discovery import Instance
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.reconcile import BACKOFF, Action, Change, Pools
-from dynamod.planner.roles import Side, Switch, by_role, kind_of, orders, switch
+from dynamod.features.planner.nodes import PlannerNodes
+from dynamod.features.planner.orders import PoolOrders
+from dynamod.features.planner.pool import PlannedPool, Side
+from dynamod.features.planner.reconcile import BACKOFF, Action, Change, Pools
+from dynamod.message.discovery import Instance, ModelCard
 
-from .planner_nodes import PlannerNodes
+from .decision import Switch, able, by_role, kind_of, orders, switch
 
 log = logging.getLogger("dynamod.planner")
 
@@ -24,72 +25,59 @@ class _Ordered(NamedTuple):
     role: str
 
 
-class PoolOrders:
-    """`switches`: whether a worker can be told to change its role. `clock`: seconds of the epoch.
+class SharedPools(PoolOrders):
+    """Each of the two pools has the processes of both components that have its role.
 
-    Then two pools, of prefill workers and of others, have the processes of both components that have their role.
+    `clock`: seconds of the epoch.
     """
 
     def __init__(
-        self,
-        pools: Collection[PlannedPool],
-        nodes: PlannerNodes,
-        *,
-        switches: bool,
-        clock: Callable[[], float] = time.time,
+        self, pools: Collection[PlannedPool], nodes: PlannerNodes, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._nodes, self._clock = nodes, clock
-        by_kind = {pool.kind: pool for pool in pools}
-        self._by_kind = by_kind if switches and len(by_kind) == len(pools) == 2 else {}
+        super().__init__(nodes)
+        self._clock = clock
+        self._by_kind = {pool.kind: pool for pool in pools}
         self._touched: dict[str, set[str]] = {pool.component: set() for pool in pools}  # other components, by orders
         self._last: _Ordered | None = None
         self._no_switch = 0.0  # before that time
 
     def pool_of(self, component: str, instance: Instance) -> str:
-        """The pool of a worker of a component: the component, or that which has the role."""
-        return self._by_kind[kind_of(instance.pool, "decode")].component if self._by_kind else component
+        """The pool that has the role of a worker."""
+        return self._by_kind[kind_of(instance.pool, "decode")].component
 
     def states(self, pool: PlannedPool) -> Pools:
         """The processes of a pool, by node."""
-        own = self._nodes.pools(pool.component)
-        if not self._by_kind:
-            return own
         other = self._other(pool)
-        return by_role(pool.kind, own, self._nodes.pools(other.component), other.kind)
+        return by_role(pool.kind, super().states(pool), super().states(other), other.kind)
 
     def follow(self, pool: PlannedPool) -> None:
         """See whether something is under way that concerns a pool: of its component, or that of its guests."""
-        touched, held = self._touched[pool.component], pool.reconciler
-        components, before = {pool.component, *touched}, held.in_progress
-        if any(one.guest for state in self.states(pool).values() for one in state.replicas):
-            components.add(self._other(pool).component)
-        held.in_progress = any(self._nodes.pending(component) for component in components)
-        if before and not held.in_progress:
-            touched.clear()
-            held.settled()
+        super().follow(pool)
+        if not pool.reconciler.in_progress:
+            self._touched[pool.component].clear()
+
+    def _concerned(self, pool: PlannedPool) -> Iterable[str]:
+        guests = any(one.guest for state in self.states(pool).values() for one in state.replicas)
+        return {pool.component, *self._touched[pool.component], *([self._other(pool).component] if guests else ())}
 
     def order(self, pool: PlannedPool, action: Action) -> None:
         """Have the nodes do it."""
-        own, other = action.changes, dict[str, Change]()
-        if self._by_kind:
-            second = self._other(pool).component
-            states = (self.states(pool), self._nodes.pools(pool.component), self._nodes.pools(second))
-            own, other = orders(action, *states)
-            if other:
-                self._order(pool, second, other)
-        if own:
-            self._order(pool, pool.component, own)
+        other = self._other(pool)
+        changes = orders(action, self.states(pool), super().states(pool), super().states(other))
+        for component, some in ((other.component, changes.other), (pool.component, changes.own)):
+            if some:
+                self._order(pool, component, some)
 
-    def switch(self, sides: Sequence[Side], budget: int, able: Collection[int]) -> bool:
+    def switch(self, sides: Sequence[Side], budget: int, cards: Mapping[int, ModelCard]) -> bool:
         """Have a worker change its role, if that is better than what the pools do by themselves.
 
-        `budget`: GPUs that they may have together. `able`: leases of workers that can.
+        `budget`: GPUs that they may have together. `cards`: of ready workers, by lease.
         """
         now, gpus = sides[0].tick.now, {pool.gpus for pool in self._by_kind.values()}
         if len(gpus) != 1 or any(pool.reconciler.in_progress for pool in self._by_kind.values()):
             return False  # a worker with other GPUs would not be one more there
         self._judge(now)
-        found = switch(sides, budget // gpus.pop(), able) if now >= self._no_switch else None
+        found = switch(sides, budget // gpus.pop(), able(cards)) if now >= self._no_switch else None
         if found is not None:
             self._switch(found, several=len(sides[0].pools) > 1)
         return found is not None
@@ -116,10 +104,17 @@ class PoolOrders:
         if pool is not None and any(one.replica == last.replica and one.role != last.role for one in pool.replicas):
             self._no_switch = now + BACKOFF
 
-    def _order(self, pool: PlannedPool, component: str, changes: dict[str, Change]) -> None:
-        pool.reconciler.in_progress = True
+    def _order(self, pool: PlannedPool, component: str, changes: Mapping[str, Change]) -> None:
         self._touched[pool.component].add(component)
-        self._nodes.order(component, changes)
+        super()._order(pool, component, changes)
 
     def _other(self, pool: PlannedPool) -> PlannedPool:
         return next(one for one in self._by_kind.values() if one is not pool)
+
+
+def pool_orders(
+    pools: Collection[PlannedPool], nodes: PlannerNodes, *, clock: Callable[[], float] = time.time
+) -> PoolOrders:
+    """Orders of two pools that share their workers, where there are a pool of prefill workers and one other pool."""
+    kinds = {pool.kind for pool in pools}
+    return SharedPools(pools, nodes, clock=clock) if len(kinds) == len(pools) == 2 else PoolOrders(nodes)

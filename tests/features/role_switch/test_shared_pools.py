@@ -8,19 +8,22 @@ import msgspec
 
 from dynamod.actor.testing import virtual
 from dynamod.discovery.memory import MemoryRegistry
-from dynamod.message.discovery import Instance
+from dynamod.features.planner.nodes import PlannerNodes
+from dynamod.features.planner.orders import PoolOrders
+from dynamod.features.planner.pool import PlannedPool
+from dynamod.features.planner.reconcile import BACKOFF
+from dynamod.features.planner.records import Order
+from dynamod.features.planner.settings import PlannerSettings
+from dynamod.features.planner.worker_view import WorkerView
+from dynamod.features.role_switch.shared_pools import pool_orders
+from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.kv_events import Load
-from dynamod.message.pools import Order, Pool, Replica
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.reconcile import BACKOFF
-from dynamod.planner.settings import PlannerSettings
-from dynamod.planner.worker_view import WorkerView
-from dynamod.runtime.components.planner_nodes import PlannerNodes
-from dynamod.runtime.components.pool_orders import PoolOrders
+from dynamod.message.pools import Pool, Replica
 
-from .test_planner_nodes import Leased
+from ..planner.test_nodes import Leased
 
 SETTINGS = PlannerSettings(max_gpu_budget=4, optimization_target="load")
+CARD = ModelCard("m", capabilities=Capabilities(role_switch=True))
 KINDS = {"Worker": "decode", "PrefillWorker": "prefill"}
 
 
@@ -63,7 +66,7 @@ class Planner:
 
     def __init__(self, one: Node) -> None:
         self.pools = {name: PlannedPool(name, kind, SETTINGS) for name, kind in KINDS.items()}
-        self.orders = PoolOrders(self.pools.values(), one.nodes, switches=True)
+        self.orders = pool_orders(self.pools.values(), one.nodes)
 
     def ask(self, now: float, **targets: int) -> bool:
         sides = []
@@ -77,8 +80,8 @@ class Planner:
             tick = msgspec.structs.replace(side.tick, target=targets[name])
             sides.append(msgspec.structs.replace(side, tick=tick))
             pool._side = sides[-1]
-        able = [lease for pool in self.pools.values() for lease in pool.workers]
-        if self.orders.switch(sides, 4, able):
+        cards = {lease: CARD for pool in self.pools.values() for lease in pool.workers}
+        if self.orders.switch(sides, 4, cards):
             return True
         for pool in self.pools.values():
             self.orders.follow(pool)
@@ -143,9 +146,9 @@ async def test_pools_without_such_workers_are_those_of_their_components() -> Non
     registry = MemoryRegistry(random.Random(1))
     one = Node(registry, "one", 1, [])
     pools = [PlannedPool(name, "decode", SETTINGS) for name in KINDS]
-    for orders in (PoolOrders(pools, one.nodes, switches=True), PoolOrders(pools, one.nodes, switches=False)):
+    for orders in (pool_orders(pools, one.nodes), PoolOrders(one.nodes)):
         assert orders.states(pools[1]) == one.nodes.pools("PrefillWorker")
         instance = Instance("dynamo", "backend", "generate", 1, {}, pool="prefill")
         assert orders.pool_of("Worker", instance) == "Worker"
-    shared = PoolOrders(Planner(one).pools.values(), one.nodes, switches=True)
+    shared = pool_orders(Planner(one).pools.values(), one.nodes)
     assert shared.pool_of("Worker", instance) == "PrefillWorker"

@@ -1,13 +1,13 @@
 """`dynamo planner`: look at the planners of the daemon's graphs, and steer them."""
 
+import json
 from typing import Annotated, Any
 
 import typer
 
+from dynamod.cli import complete
+from dynamod.cli.options import Form, Output, Socket, examples
 from dynamod.message.errors import UserError
-
-from . import complete
-from .options import Form, Output, Socket, examples
 
 _EXAMPLES = examples(
     "dynamo planner status",
@@ -32,7 +32,7 @@ Pool = Annotated[
 @app.command(epilog=_EXAMPLES)
 def status(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Show each pool: workers, what is wanted, limits, and why."""
-    from .client import Control
+    from dynamod.cli.client import Control
 
     _show(Control(socket).get("planner", component=pool), output)
 
@@ -67,12 +67,22 @@ def set_limits(
 
 
 def _plan(socket: str | None, output: Form, pool: str, **arguments: Any) -> None:
-    from .client import Control
+    from dynamod.cli.client import Control
 
     _show(Control(socket).post("plan", component=pool, **arguments), output)
 
 
 def _show(pools: list[dict[str, Any]], output: Form) -> None:
-    from .show import show
+    from .show import status_of
 
-    show("planner", pools, output)
+    print(json.dumps(pools, indent=2) if output is Form.JSON else status_of(pools))
+
+
+def explain(socket: str | None, output: Form) -> None:
+    """`dynamo explain planner`: the last decisions about the size of pools."""
+    from dynamod.cli.client import Control
+
+    from .show import ticks
+
+    pools: list[dict[str, Any]] = Control(socket).get("planner")
+    print(json.dumps(pools, indent=2) if output is Form.JSON else "\n\n".join(map(ticks, pools)))

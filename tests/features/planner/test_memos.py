@@ -2,11 +2,11 @@
 
 import pytest
 
+from dynamod.features.planner.memos import PlannerMemos
+from dynamod.features.planner.pool import PlannedPool
+from dynamod.features.planner.records import PlannerMemo, PoolControl
+from dynamod.features.planner.settings import PlannerSettings
 from dynamod.message.errors import DynamodError
-from dynamod.message.pools import PlannerMemo, PoolControl
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.settings import PlannerSettings
-from dynamod.runtime.components.planner_memos import PlannerMemos
 
 PAUSED = PoolControl(at=5.0, paused=True, least=2, most=3)
 

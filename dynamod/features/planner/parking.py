@@ -14,10 +14,10 @@ from dynamod.ingress.model_loader import RELOAD
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.pools import ParkedModel, WantedModel
-from dynamod.planner.reconcile import Refusal
+from dynamod.runtime.components.configured import configured_card
 from dynamod.runtime.context import ComponentContext
 
-from .configured import configured_card
+from .reconcile import Refusal
 
 log = logging.getLogger("dynamod.planner")
 

@@ -13,10 +13,11 @@ import msgspec
 from dynamod.discovery.base import Registry
 from dynamod.discovery.link import LinkRegistry
 from dynamod.message.errors import DynamodError, UserError
-from dynamod.message.pools import Order, Pool, Replica
-from dynamod.planner.settings import PlannerSettings
+from dynamod.message.pools import Pool, Replica
+from dynamod.runtime.components.processes import ASK, Processes
 
-from .processes import ASK, Processes
+from .records import Order
+from .settings import PlannerSettings
 
 log = logging.getLogger("dynamod.planner")
 

@@ -6,16 +6,17 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.features.planner.controller import Reason, Tick
+from dynamod.features.planner.laws import Estimate
+from dynamod.features.planner.observation import WorkerLoad
+from dynamod.features.planner.pool import PlannedPool, Side
+from dynamod.features.planner.reconcile import Action, Change
+from dynamod.features.planner.settings import PlannerSettings
+from dynamod.features.planner.worker_view import WorkerView
+from dynamod.features.role_switch.decision import Switch, able, by_role, orders, switch
+from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.kv_events import Load
 from dynamod.message.pools import Pool, Replica
-from dynamod.planner.controller import Reason, Tick
-from dynamod.planner.laws import Estimate
-from dynamod.planner.observation import WorkerLoad
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.reconcile import Action, Change
-from dynamod.planner.roles import Side, Switch, by_role, orders, switch
-from dynamod.planner.settings import PlannerSettings
-from dynamod.planner.worker_view import WorkerView
 
 
 def pool(*roles: str, first: int = 1, free: int | None = None, state: str = "Ready") -> Pool:
@@ -190,3 +191,14 @@ def test_a_budget_that_is_used_up_follows_the_load() -> None:
     for now in range(30, 60):
         world.tick(5.0 * now, {"prefill": 1, "decode": 5})
     assert (world.count("prefill"), world.count("decode"), world.switches) == (1, 5, 4)
+
+
+def test_workers_change_their_role_where_all_are_alike() -> None:
+    card = ModelCard("m", capabilities=Capabilities(role_switch=True), kv_cache_block_size=16)
+    assert able({1: card, 2: card}) == [1, 2]
+    others = [
+        msgspec.structs.replace(card, kv_cache_block_size=32),
+        msgspec.structs.replace(card, capabilities=Capabilities()),
+    ]
+    assert [able({1: card, 2: other}) for other in others] == [[], []]
+    assert able({}) == []

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.features.planner.memory import MemoryBudget
 from dynamod.message.pools import Pool, Replica
-from dynamod.planner.memory import MemoryBudget
 
 
 def pool(*memory: int, states: str = "", free: int | None = None) -> Pool:

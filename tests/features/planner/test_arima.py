@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from dynamod.planner.arima import FEWEST, by_arima
-from dynamod.planner.demand import Arrivals
+from dynamod.features.planner.arima import FEWEST, by_arima
+from dynamod.features.planner.demand import Arrivals
 
 
 def test_few_or_equal_values_have_no_trend() -> None:

@@ -11,9 +11,9 @@ from aiohttp import web
 
 from dynamod.actor.testing import virtual
 from dynamod.discovery.memory import MemoryRegistry
+from dynamod.features.planner.connectors import CONFIRM, Kubernetes, Virtual
+from dynamod.features.planner.records import Order
 from dynamod.message.errors import DynamodError, UserError
-from dynamod.message.pools import Order
-from dynamod.runtime.components.connectors import CONFIRM, Kubernetes, Virtual
 
 
 class Etcd:

@@ -3,14 +3,15 @@
 import msgspec
 import pytest
 
+from dynamod.features.planner.observation import StepSample, WorkerLoad
+from dynamod.features.planner.pool import PlannedPool
+from dynamod.features.planner.reconcile import Action, Change
+from dynamod.features.planner.records import PoolControl
+from dynamod.features.planner.settings import PlannerSettings
+from dynamod.features.planner.worker_view import WorkerView
 from dynamod.message.errors import UserError
 from dynamod.message.kv_events import ForwardPass, Load, QueuedRequests, RequestStarted, ScheduledRequests
-from dynamod.message.pools import Pool, PoolControl, Replica
-from dynamod.planner.observation import StepSample, WorkerLoad
-from dynamod.planner.pool import PlannedPool
-from dynamod.planner.reconcile import Action, Change
-from dynamod.planner.settings import PlannerSettings
-from dynamod.planner.worker_view import WorkerView
+from dynamod.message.pools import Pool, Replica
 
 
 def test_a_worker_is_known_by_its_events() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from dynamod.message.errors import UserError
-from dynamod.message.pools import Pool, PoolControl
+from dynamod.message.pools import Pool
 
 from .controller import Controller, Tick
-from .observation import Observation
+from .observation import Observation, WorkerLoad
 from .reconcile import Action, Change, Pools, Reconciler, Refusal, starting
-from .roles import Side
+from .records import PoolControl
 from .settings import PlannerSettings
 from .worker_view import WorkerView
 
@@ -47,6 +47,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     switched: str = ""
     refused: str = ""
     last_error: str = ""
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool at a tick. `least`: workers that it has at least. `refused`: why nothing may be changed now.
+
+    `loads`: of the ready workers, by lease.
+    """
+
+    kind: str
+    tick: Tick
+    pools: Pools
+    loads: Mapping[int, WorkerLoad]
+    least: int
+    refused: Refusal = ""
 
 
 def _failed(pool: Pool, change: Change) -> int:

@@ -1,1 +1,0 @@
-"""How many workers a pool should have: pure decisions from what its workers do and what comes."""
