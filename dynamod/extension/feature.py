@@ -13,8 +13,10 @@ class Feature:
 
     Extension points are functions, so that a process imports only what it uses. `endpoints` gives objects of
     `ingress.api.endpoint.Endpoint` for the HTTP API. `part` makes what the feature keeps in each HTTP server, of the
-    server's `http.settings.FrontendSettings`; endpoints find it in `Frontend.parts`. `commands` gives, by the word
-    behind `dynamo`, what makes the typer application of that word.
+    server's `http.settings.FrontendSettings`; endpoints find it in `Frontend.parts`. `serve` is called
+    with `ingress.api.endpoint.Frontend`, `http.server.Server` and the endpoints of each HTTP server that is made; it
+    appends to `Server.background` (work beside requests) and `Server.collectors` (metric families). `commands` gives,
+    by the word behind `dynamo`, what makes the typer application of that word.
     """
 
     name: str
@@ -22,6 +24,7 @@ class Feature:
     requires: tuple[str, ...] = ()
     endpoints: Callable[[], Sequence[Any]] = tuple
     part: Callable[[Any], Any] | None = None
+    serve: Callable[[Any, Any, Sequence[Any]], None] | None = None
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
     stages: Callable[[Any], Any] | None = None
     """Makes a `migration.stages.Begin` of the `migration.stages.StageContext` of an ingress process."""

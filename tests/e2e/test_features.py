@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 FEATURES = sorted(installed())
 ROUTES = {
     "anthropic": ["/v1/messages", "/v1/messages/count_tokens"],
+    "batches": ["/v1/files", "/v1/batches"],
     "responses": ["/v1/responses", "/v1/responses/input_tokens"],
     "embeddings": ["/v1/embeddings", "/v1/score", "/v1/rerank"],
 }

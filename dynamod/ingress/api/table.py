@@ -13,17 +13,14 @@ from dynamod.http.routes import Handler, Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend
-from dynamod.ingress.batches.records import URLS
 from dynamod.message.errors import NotFound
 
 from .adapters import LoadAdapter, UnloadAdapter
-from .batches import Batches, CancelBatch, CreateBatch, OneBatch
 from .chat import ChatCompletions
 from .completions import Completions
 from .detokenize import Detokenize
 from .docs import HEADERS, page
-from .endpoint import BodyEndpoint, Endpoint, Frontend
-from .files import DeleteFile, FileContent, Files, OneFile, Upload
+from .endpoint import Endpoint, Frontend
 from .models import Models, OneModel
 from .openapi import document
 from .render import Render
@@ -39,15 +36,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Render(),
     Tokenize(),
     Detokenize(),
-    Upload(),
-    Files(),
-    OneFile(),
-    DeleteFile(),
-    FileContent(),
-    CreateBatch(),
-    Batches(),
-    OneBatch(),
-    CancelBatch(),
 )
 
 
@@ -108,14 +96,7 @@ def make_server(
 
     routes += [Route("GET", "/openapi.json", openapi), Route("GET", "/docs", docs), *own]
     server = Server(settings, routes, backend.health, collect)
-    if frontend.batches is not None:
-        from dynamod.ingress.batches.ask import Asker  # a frontend without batches starts sooner
-        from dynamod.ingress.batches.metrics import families
-        from dynamod.ingress.batches.runner import Runner
-
-        asked = {one.path: one for one in known if one.path in URLS and isinstance(one, BodyEndpoint)}
-        asker = Asker(frontend, server.keys, server.metrics, asked)
-        runner = Runner(frontend.batches, asker, settings.batches_inflight, settings.batches_line_limit)
-        server.background.append(runner.run)
-        server.collectors.append(partial(families, frontend.batches, runner.answered, server.metrics.prefix))
+    for feature in enabled():
+        if feature.serve is not None:
+            feature.serve(frontend, server, known)
     return server

@@ -17,7 +17,7 @@ from dynamod.http.metrics import Metrics
 from dynamod.message.errors import Internal, NotFound, RequestError
 from dynamod.observe.logs import bound
 
-from .lines import RawEntry
+from .input import RawEntry
 
 if TYPE_CHECKING:
     from dynamod.ingress.api.endpoint import BodyEndpoint, Frontend

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from dynamod.features.batches.ask import PRIORITY, Asker, Later
+from dynamod.features.batches.input import RawEntry
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.endpoint import Frontend
-from dynamod.ingress.batches.ask import PRIORITY, Asker, Later
-from dynamod.ingress.batches.lines import RawEntry
 from dynamod.message.errors import EngineFailed, Overloaded
 
 CHAT = "/v1/chat/completions"

@@ -11,14 +11,14 @@ from aiohttp import web
 from dynamod.http.body import check_json_type, read_body
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
-from dynamod.ingress.batches.records import ENDED, BatchObject, BatchRequest, new_batch
-from dynamod.ingress.batches.room import room_on_disk
+from dynamod.ingress.api.endpoint import Endpoint, Frontend
+from dynamod.ingress.api.pages import listed
 from dynamod.message.errors import BadRequest, RequestError, unsupported
 from dynamod.preprocess.parse import Parser
 
-from .endpoint import Endpoint, Frontend
-from .files import store_of
-from .pages import listed
+from .file_endpoints import store_of
+from .records import ENDED, BatchObject, BatchRequest, new_batch
+from .room import room_on_disk
 
 PAGE, LONGEST_PAGE = 20, 100
 BODY = 1024 * 1024

@@ -10,7 +10,8 @@ from typing import Any, Self
 
 import msgspec
 
-from .lines import write_row
+from dynamod.ingress.batch_lines import write_row
+
 from .metrics import COMPLETED, FAILED
 from .records import BatchRecord, Counts
 from .store import Store
