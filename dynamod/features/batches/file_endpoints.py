@@ -147,6 +147,7 @@ class Files(Endpoint):
     path = "/v1/files"
     summary = "The files of this key"
     response = FileList
+    counted = True  # each request reads files of the disk
     errors = (400, 401, 404)
     query: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "purpose": {"enum": ["batch", "batch_output"]},

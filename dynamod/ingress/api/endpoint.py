@@ -118,6 +118,7 @@ class Endpoint(ABC):
     response: ClassVar[type[msgspec.Struct] | None]  # None: a text
     form: ClassVar[Mapping[str, Any]] = {}  # JSON Schema of a body of form data, when it is none of JSON
     raw: ClassVar[bool] = False  # the answer is bytes
+    counted: ClassVar[bool] = False  # each request at and below the path counts at the limits of a key, as POST does
     streams: ClassVar[bool] = False
     errors: ClassVar[tuple[int, ...]] = (401,)
     error_form: ClassVar[ErrorForm] = OPENAI

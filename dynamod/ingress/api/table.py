@@ -64,6 +64,7 @@ def _route(one: Endpoint, handler: Handler) -> Route:
         prefix=bool(one.prefix),
         suffix=one.suffix,
         errors=one.error_form,
+        counted=one.counted,
     )
 
 
