@@ -29,10 +29,10 @@ PACKAGES: dict[str, set[str]] = {
     "observe": {"message"},
     "extension": {"message"},
     "transport": EVERYBODY,
-    "graph": EVERYBODY,
+    "graph": EVERYBODY | {"extension"},
     "kvcache": EVERYBODY,
     "transfer": EVERYBODY | {"transport"},  # moves named bytes; knows no engine
-    "http": EVERYBODY,
+    "http": EVERYBODY | {"extension"},
     "parsers": EVERYBODY,
     "structured": EVERYBODY,
     "preprocess": EVERYBODY | {"sample"},  # asks for the shipped model by its name, when a user does

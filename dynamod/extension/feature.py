@@ -13,10 +13,8 @@ class Feature:
 
     Extension points are functions, so that a process imports only what it uses. `endpoints` gives objects of
     `ingress.api.endpoint.Endpoint` for the HTTP API. `part` makes what the feature keeps in each HTTP server, of the
-    server's `http.settings.FrontendSettings`; endpoints find it in `Frontend.parts`. `serve` is called
-    with `ingress.api.endpoint.Frontend`, `http.server.Server` and the endpoints of each HTTP server that is made; it
-    appends to `Server.background` (work beside requests) and `Server.collectors` (metric families). `commands` gives,
-    by the word behind `dynamo`, what makes the typer application of that word.
+    server's `http.settings.FrontendSettings`; endpoints find it in `Frontend.parts`. `commands` gives, by the word
+    behind `dynamo`, what makes the typer application of that word.
     """
 
     name: str
@@ -25,6 +23,15 @@ class Feature:
     endpoints: Callable[[], Sequence[Any]] = tuple
     part: Callable[[Any], Any] | None = None
     serve: Callable[[Any, Any, Sequence[Any]], None] | None = None
+    """Gets `ingress.api.endpoint.Frontend`, `http.server.Server` and the endpoints of each HTTP server that is made.
+
+    Appends to `Server.background` (work beside requests) and `Server.collectors` (metric families).
+    """
+    settings: Mapping[str, type[Any]] = field(default_factory=dict[str, type[Any]])
+    """By the `SECTION` of a struct of settings in the core: a struct whose fields are keys of that section.
+
+    The keys are valid also when the feature is off. Each field has a default.
+    """
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
     stages: Callable[[Any], Any] | None = None
     """Makes a `migration.stages.Begin` of the `migration.stages.StageContext` of an ingress process."""

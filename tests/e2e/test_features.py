@@ -19,6 +19,12 @@ ROUTES = {
     "embeddings": ["/v1/embeddings", "/v1/score", "/v1/rerank"],
 }
 COMMANDS = {"replay": ["bench"]}
+SETTINGS = {
+    "anthropic": ("strip-anthropic-preamble", "false"),
+    "batches": ("batches-dir", "kept"),
+    "responses": ("responses-dir", "kept"),
+}
+"""A key of the frontend, which is a flag of `dynamo-run`, too, and a value."""
 
 
 @pytest.fixture
@@ -53,6 +59,9 @@ def test_the_package_without_a_folder(without: Any) -> None:
     for word in COMMANDS.get(name, []):
         assert f"\n  {word} " not in helped.out
         assert f"No such command '{word}'" in ended(without, word).err
+    for key, value in filter(None, [SETTINGS.get(name)]):
+        assert "unknown key" in ended(without, "serve", "graphs.agg:Frontend", f"--Frontend.{key}={value}").mistake()
+        assert f"unknown flag --{key}" in without.start("dynamo-run", f"--{key}", value).wait(60).mistake()
     for engine in ("echo_core", "mocker"):
         command = without.agg("--Worker.model=sample", f"--Worker.engine={engine}")
         url = command.ready()
@@ -69,7 +78,9 @@ def test_features_that_are_switched_off(machine: Any) -> None:
     for name, words in COMMANDS.items():
         for word in words:
             assert f"belongs to the feature '{name}'" in ended(machine, word).mistake()
-    url = machine.agg().ready()
+    flags = [f"--{key}={value}" for key, value in SETTINGS.values()]
+    assert machine.start("dynamo-run", "in=http", "out=echo_full", "--dry-run", *flags).wait(60).code == 0
+    url = machine.agg(*(flag.replace("--", "--Frontend.") for flag in flags)).ready()
     assert machine.chat(url, "hello")
     for name, paths in ROUTES.items():
         for path in paths:

@@ -4,7 +4,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dynamod.extension.feature import Feature
+
+from .settings import BatchSettings
 
 if TYPE_CHECKING:
     from dynamod.http.server import Server
@@ -25,11 +29,12 @@ def _endpoints() -> Sequence[object]:
 
 
 def _part(settings: "FrontendSettings") -> "Store | None":
-    if not settings.batches_dir:
+    own = msgspec.convert(settings, BatchSettings, from_attributes=True)
+    if not own.batches_dir:
         return None
     from .store import Store  # a frontend without batches starts sooner
 
-    return Store(settings.batches_dir, settings.batches_limit)
+    return Store(own.batches_dir, own.limit)
 
 
 def _serve(frontend: "Frontend", server: "Server", endpoints: "Sequence[Endpoint]") -> None:
@@ -45,7 +50,9 @@ def _serve(frontend: "Frontend", server: "Server", endpoints: "Sequence[Endpoint
 
     asked = {one.path: one for one in endpoints if one.path in URLS and isinstance(one, BodyEndpoint)}
     asker = Asker(frontend, server.keys, server.metrics, asked)
-    runner = Runner(store, asker, frontend.settings.batches_inflight, frontend.settings.batches_line_limit)
+    own = msgspec.convert(frontend.settings, BatchSettings, from_attributes=True)
+    longest = min(own.line_limit, frontend.settings.body_limit)
+    runner = Runner(store, asker, own.batches_inflight, longest)
     server.background.append(runner.run)
     server.collectors.append(partial(families, store, runner.answered, server.metrics.prefix))
 
@@ -56,4 +63,5 @@ FEATURE = Feature(
     endpoints=_endpoints,
     part=_part,
     serve=_serve,
+    settings={"frontend": BatchSettings},
 )
