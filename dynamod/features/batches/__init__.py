@@ -49,6 +49,7 @@ def _serve(frontend: "Frontend", server: "Server", endpoints: "Sequence[Endpoint
     from .runner import Runner
 
     asked = {one.path: one for one in endpoints if one.path in URLS and isinstance(one, BodyEndpoint)}
+    store.urls = tuple(asked)
     asker = Asker(frontend, server.keys, server.metrics, asked)
     own = msgspec.convert(frontend.settings, BatchSettings, from_attributes=True)
     longest = min(own.line_limit, frontend.settings.body_limit)

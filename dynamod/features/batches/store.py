@@ -10,7 +10,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
@@ -47,6 +47,8 @@ class Store:
 
     def __init__(self, folder: str, limit: int) -> None:
         self.limit = limit
+        self.urls: Collection[str] = ()
+        """Routes that lines may ask, as soon as a server is made."""
         self._ended: set[str] = set()  # batches that need no more looks
         root = own_folder(folder, "batches_dir", "files", "batches")
         check_format(root, "batches_dir", FORMAT)

@@ -44,11 +44,11 @@ def endpoints() -> Sequence[Endpoint]:
     return [*ENDPOINTS, *(one for feature in enabled() for one in feature.endpoints())]
 
 
-def _routes_off() -> Iterator[Route]:
-    """The routes of features that are off: they answer with the feature's name."""
+def endpoints_off() -> Iterator[tuple[Endpoint, str]]:
+    """Endpoints of features that are off, each with the text of the answer, which names the feature."""
     for name, why in disabled().items():
         for one in installed()[name].endpoints():
-            yield _route(one, partial(_refuse, f"this route belongs to the feature '{name}', which is off: {why}"))
+            yield one, f"this route belongs to the feature '{name}', which is off: {why}"
 
 
 async def _refuse(message: str, _context: RequestContext) -> web.StreamResponse:
@@ -81,7 +81,8 @@ def make_server(
     """
     known = (*{(one.method, one.path): one for one in (*endpoints(), *more)}.values(),)
     frontend = Frontend(settings, backend)
-    routes = [*(_route(one, partial(one.serve, frontend)) for one in known), *_routes_off()]
+    routes = [_route(one, partial(one.serve, frontend)) for one in known]
+    routes += [_route(one, partial(_refuse, text)) for one, text in endpoints_off()]
 
     described = cache(partial(document, known, settings, [route.path for route in own]))  # made when first asked for
 

@@ -41,6 +41,12 @@ async def test_lines_wait_behind_all_others_and_are_counted(asker: Asker, backen
     assert sum(meter.requests.values()) == 1
 
 
+async def test_a_route_that_is_not_served_is_the_answer_of_its_line(asker: Asker) -> None:
+    status, body = await asker.ask(RawEntry({"custom_id": "a"}, "/v1/embeddings", b"{}"), "", "batch_req_1", 0)
+    assert isinstance(body, dict)
+    assert (status, body["error"]["message"]) == (404, "/v1/embeddings is not served here")
+
+
 async def test_what_is_asked_again_and_what_is_not(asker: Asker, backend: Any, server: Any) -> None:
     backend.refuse = Overloaded("no room", retry_after=3)
     with pytest.raises(Later) as later:
