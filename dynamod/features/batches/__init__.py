@@ -44,7 +44,6 @@ def _serve(frontend: "Frontend", server: "Server", endpoints: "Sequence[Endpoint
     from dynamod.ingress.api.endpoint import BodyEndpoint
 
     from .ask import Asker
-    from .metrics import families
     from .records import URLS
     from .runner import Runner
 
@@ -55,7 +54,7 @@ def _serve(frontend: "Frontend", server: "Server", endpoints: "Sequence[Endpoint
     longest = min(own.line_limit, frontend.settings.body_limit)
     runner = Runner(store, asker, own.batches_inflight, longest)
     server.background.append(runner.run)
-    server.collectors.append(partial(families, store, runner.answered, server.metrics.prefix))
+    server.collectors.append(partial(runner.families, server.metrics.prefix))
 
 
 FEATURE = Feature(

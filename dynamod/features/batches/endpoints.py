@@ -18,8 +18,7 @@ from dynamod.message.errors import BadRequest, RequestError, unsupported
 from dynamod.preprocess.parse import Parser
 
 from .file_endpoints import store_of
-from .records import ENDED, BatchObject, BatchRequest, new_batch
-from .room import room_on_disk
+from .records import ENDED, BatchObject, BatchRequest, new_batch, room_on_disk
 
 PAGE, LONGEST_PAGE = 20, 100
 BODY = 1024 * 1024

@@ -18,8 +18,7 @@ from dynamod.ingress.api.endpoint import Endpoint, Frontend
 from dynamod.ingress.api.pages import ascending, limit_of, listed
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 
-from .records import DeletedFile, FileObject, FileRecord, file_id, gone
-from .room import room_on_disk
+from .records import DeletedFile, FileObject, FileRecord, file_id, gone, room_on_disk
 
 if TYPE_CHECKING:
     from .store import Store

@@ -21,8 +21,7 @@ from dynamod.ingress.own_folder import check_format, own_folder
 from dynamod.message.errors import NotFound, RequestError, TooLarge
 
 from .index import FileIndex
-from .records import ENDED, BatchRecord, FileObject, FileRecord, gone
-from .room import StoreFull
+from .records import ENDED, BatchRecord, FileObject, FileRecord, StoreFull, gone
 
 FORMAT = 1
 """Of the files and records. A change that an older release would misread raises it, and older files are migrated."""

@@ -13,9 +13,8 @@ from dynamod.message.errors import DynamodError, RequestError, UserError
 from dynamod.preprocess.scan import LARGE
 
 from .ask import Asker, Later
-from .begun import INPUT, MOST_DEATHS, Begun
 from .input import BadInput, Input, Place, read_input
-from .progress import Progress
+from .progress import INPUT, MOST_DEATHS, Begun, Progress
 from .records import BatchRecord, Counts, Ended, FileObject, FileRecord, Mistake, Mistakes
 from .store import Store
 
