@@ -24,7 +24,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return max(2, (os.cpu_count() or 1) * 3 // 2) if config.option.numprocesses == "auto" else None
 
 
-LONG = ("e2e", "ingress")
+LONG = ("e2e", "ingress", "real")
 """Folders whose files take longest. They begin first, so that no process waits for one long file at the end."""
 
 
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
 
     def rank(item: pytest.Item) -> int:
-        folder = item.path.relative_to(here).parts[0] if here in item.path.parents else ""  # `tools` may be asked too
-        return LONG.index(folder) if folder in LONG else len(LONG)
+        parts = item.path.relative_to(here).parts if here in item.path.parents else ()  # `tools` may be asked too
+        return min((LONG.index(part) for part in parts if part in LONG), default=len(LONG))
 
     items.sort(key=rank)

@@ -32,7 +32,7 @@ PACKAGES: dict[str, set[str]] = {
     "graph": EVERYBODY | {"extension"},
     "kvcache": EVERYBODY,
     "transfer": EVERYBODY | {"transport"},  # moves named bytes; knows no engine
-    "http": EVERYBODY,
+    "http": EVERYBODY | {"extension"},
     "parsers": EVERYBODY,
     "structured": EVERYBODY,
     "preprocess": EVERYBODY | {"sample"},  # asks for the shipped model by its name, when a user does

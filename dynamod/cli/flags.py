@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from dynamod import __version__
 from dynamod.engine.names import ALIASES, DEFAULT, ENGINES, add_flags, default
+from dynamod.extension.settings import Option, options
 from dynamod.message.discovery import DisaggregationMode, ReasoningField
 from dynamod.message.errors import UserError
 from dynamod.message.hints import near
@@ -26,10 +27,10 @@ LLAMA_CPP = {
 }
 """What users of llama.cpp type in front of `--`, too: the argument of the engine, and what it says."""
 ALONE = (
-    *("--use-kv-events", "--strip-anthropic-preamble", "--ignore-unsupported-fields", "--enable-per-request-metrics"),
+    *("--use-kv-events", "--ignore-unsupported-fields", "--enable-per-request-metrics"),
     "--allow-runtime-lora-updating",
 )
-"""Flags that are taken without a value."""
+"""Flags of the core that are taken without a value."""
 _BOOLS = {"true": True, "false": False}
 _PLAIN = [name for name, entry in ENGINES.items() if not entry.behind]
 _WAYS = {"in=": ("http", "text", "stdin", "batch", "dyn", "none"), "out=": ("auto", "dyn", *ENGINES, *ALIASES)}
@@ -193,13 +194,10 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a list with commas); hidden in ps")
     add("--api-key-file", metavar="FILE", help="file with one key per line; or the variable DYN_API_KEYS")
     add("--client-keys-file", metavar="FILE", help="file of keys with names and limits, read again when it changes")
-    add("--batches-dir", metavar="FOLDER", help="for /v1/files and /v1/batches, which are off without it")
-    kept = "for responses that clients go on from, in place of memory: frontends may share it"
-    add("--responses-dir", metavar="FOLDER", help=kept)
     served = "for commands of the original: /v1/messages is always served"
     add("--enable-anthropic-api", action="store_true", help=served)
-    preamble = "false: /v1/messages keeps the first system line of agents, which differs per session"
-    add("--strip-anthropic-preamble", type=_bool, metavar="BOOL", help=preamble)
+    for flag, option in _added().items():
+        add(flag, type=_bool if option.metavar == "BOOL" else str, metavar=option.metavar, help=option.help)
     ignored = "true: fields of requests that are known and not served are left out and counted (default: refused)"
     add("--ignore-unsupported-fields", type=_bool, metavar="BOOL", help=ignored)
     loads = "true: clients may load and unload LoRA adapters, from paths below --lora-dir (default false)"
@@ -210,6 +208,11 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
     add("--tls-key-path", metavar="FILE", help="and this key")
     common_flags(add)
+
+
+def _added() -> dict[str, Option]:
+    """Flags of settings that features add to the frontend."""
+    return {f"--{name.replace('_', '-')}": option for name, option in options("frontend").items()}
 
 
 def _reasoning_field_flag(add: Callable[..., object]) -> None:
@@ -320,12 +323,13 @@ class _Same(argparse.Action):
 
 
 def joined(words: Sequence[str]) -> list[str]:
-    """A flag of `ALONE` alone means true; only true and false behind it are its value. `--verbosity -vv` is `-vv`."""
+    """A flag with BOOL alone means true; only true and false behind it are its value. `--verbosity -vv` is `-vv`."""
     joined: list[str] = []
     rest = list(words)
+    alone = {*ALONE, *(flag for flag, option in _added().items() if option.metavar == "BOOL")}
     while rest:
         word = rest.pop(0)
-        if word in ALONE:
+        if word in alone:
             value = rest.pop(0) if rest and rest[0] in _BOOLS else "true"
             word = f"{word}={value}"
         if word == "--verbosity" and rest and rest[0] in ("-v", "-vv"):

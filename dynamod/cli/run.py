@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dynamod.discovery.keys import Address
 from dynamod.engine.names import ENGINES, behind, canonical, default
 from dynamod.engine.placement import Placement
+from dynamod.extension.settings import options
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.graph.options import check_python
 from dynamod.message.errors import UserError
@@ -32,8 +33,8 @@ FRONTEND_KEYS = {
     **{
         key: key
         for key in (
-            *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "strip_anthropic_preamble"),
-            *("batches_dir", "responses_dir", "lora_dir"),
+            *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path"),
+            *("lora_dir", *options("frontend")),
         )
     },
     "ignore_unsupported_fields": "ignore_unsupported_fields",

@@ -27,6 +27,16 @@ class Feature:
     """Names of features that its code imports only where they are on (`installed.require`)."""
     endpoints: Callable[[], Sequence[Any]] = tuple
     part: Callable[[Any], Any] | None = None
+    serve: Callable[[Any, Any, Sequence[Any]], None] | None = None
+    """Gets `ingress.api.endpoint.Frontend`, `http.server.Server` and the endpoints of each HTTP server that is made.
+
+    Appends to `Server.background` (work beside requests) and `Server.collectors` (metric families).
+    """
+    settings: Mapping[str, type[Any]] = field(default_factory=dict[str, type[Any]])
+    """By the `SECTION` of a struct of settings in the core: a struct whose fields are keys of that section.
+
+    The keys are valid also when the feature is off. Each field has a default.
+    """
     commands: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
     stages: Callable[[Any], Any] | None = None
     """Makes a `migration.stages.Begin` of the `migration.stages.StageContext` of an ingress process."""

@@ -4,15 +4,18 @@ import contextlib
 import json
 import os
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from dynamod.extension.settings import options
 
 from .graph import Graph
 
 PATHS = {"engine", "model", "model_path", "model_config", "model_config_path", "chat_template"} | {
-    *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "batches_dir", "responses_dir", "lora_dir")
+    *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "lora_dir")
 }
-"""Settings that may name a file."""
+"""Settings of the core that may name a file."""
 ADAPTERS = "lora"
 """The setting whose texts have a path behind their first `=`, and whose objects have it as `path`."""
 SHIPPED = ("sample", "sample.gguf")  # models by name, even where a folder is called so
@@ -36,6 +39,12 @@ def _program(python: str, folder: Path) -> str:
     return os.path.abspath(folder / python) if "/" in python else python
 
 
+@cache
+def _paths() -> frozenset[str]:
+    """Settings of features that may name a file."""
+    return frozenset(name for name, option in options().items() if option.metavar in ("FILE", "FOLDER"))
+
+
 def _absolute(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {key: _setting(key.replace("-", "_"), value, folder) for key, value in settings.items()}
 
@@ -44,7 +53,7 @@ def _setting(key: str, value: Any, folder: Path) -> Any:
     """One value; of `engine` the file behind the colon, as in `pystr:my_engine.py`."""
     if key == ADAPTERS:
         return _adapters(value, folder)
-    if not isinstance(value, str) or key not in PATHS or value in SHIPPED or "{" in value:
+    if not isinstance(value, str) or key not in PATHS | _paths() or value in SHIPPED or "{" in value:
         return value
     before, colon, file = value.partition(":") if key == "engine" else ("", "", value)
     return f"{before}{colon}{folder / file}" if file and (folder / file).exists() else value

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from dynamod.extension.settings import extended
 from dynamod.message.errors import UserError
 from dynamod.message.hints import in_words, known_hint, names, refusal
 
@@ -66,7 +67,7 @@ def validate(model: type, config: Mapping[str, Any], service: str, failing: Fail
     def plain(path: Path, problem: str, hint: str) -> UserError:
         return UserError(f"{'.'.join((service, *path))}: {problem}", hint)
 
-    fail = failing or plain
+    fail, model = failing or plain, extended(model)
     values = _normal(model, config, (), fail)
     if _is_struct(model):
         types = get_type_hints(model)
@@ -108,6 +109,7 @@ def field_names(model: type) -> dict[str, Any]:
 def model_schema(model: Any, ref: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """JSON schema of a model, and of the models below it by name. `ref`: how they are referred to, with `{name}`."""
     if _is_struct(model):
+        model = extended(model)
         _, found = msgspec.json.schema_components([model], ref_template=ref)
         body = found.pop(model.__name__)
     else:

@@ -18,7 +18,8 @@ class Route:
 
     `guarded`: it asks for an API key when the server has keys, and so do unknown paths in the same first folder.
     `prefix`: it takes every path that begins with `path` and has no route of its own. `suffix`: only those that end
-    with it, and no other route takes them. `errors`: the form of errors at this path.
+    with it, and no other route takes them. `errors`: the form of errors at this path. `counted`: all requests at this
+    path and below it count at the limits of a key; elsewhere those of POST do.
     """
 
     method: str
@@ -28,6 +29,7 @@ class Route:
     prefix: bool = False
     suffix: str = ""
     errors: ErrorForm = OPENAI
+    counted: bool = False
 
 
 class Routes:
@@ -38,6 +40,7 @@ class Routes:
         prefixes: dict[tuple[str, str], dict[str, Handler]] = {}
         self._guarded: set[str] = set()
         self._errors: dict[str, ErrorForm] = {}
+        self._counted: set[str] = set()
         for route in routes:
             if route.prefix:
                 prefixes.setdefault((route.path, route.suffix), {})[route.method] = route.handler
@@ -47,11 +50,17 @@ class Routes:
                 self._guarded.add(_folder(route.path))
             if route.errors is not OPENAI:
                 self._errors[route.path] = route.errors
+            if route.counted:
+                self._counted.add(route.path)
         self._prefixes = sorted(prefixes.items(), key=lambda one: not one[0][1])  # those with a suffix first
 
     def guarded(self, path: str) -> bool:
         """Whether a request for this path needs an API key."""
         return _folder(path) in self._guarded
+
+    def counts(self, method: str, path: str) -> bool:
+        """Whether a request counts at the limits of a key."""
+        return method == "POST" or any(f"{path}/".startswith(f"{one}/") for one in self._counted)
 
     def errors(self, path: str) -> ErrorForm:
         """The form of errors at this path."""

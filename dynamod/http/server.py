@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dynamod.frontend")
 
-COUNTED = "/v1/files"
-"""The path below which every request counts at the limits of a key, since each reads files of the disk."""
 BACKLOG = 4096
 """Connections that wait to be accepted."""
 
@@ -190,8 +188,7 @@ class Server:
         if guarded or (self.settings.guard_status and path != "/live"):
             context.owner, context.client = self.keys.check(request.headers)
             client = context.client
-            counts = request.method == "POST" or path == COUNTED or path.startswith(f"{COUNTED}/")
-            if client is not None and guarded and counts:
+            if client is not None and guarded and self._routes.counts(request.method, path):
                 try:
                     client.take(time.monotonic())
                     context.taken = True

@@ -6,11 +6,12 @@ import ssl
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
+from dynamod.extension.settings import options
 from dynamod.message.discovery import ReasoningField
 from dynamod.message.errors import UserError
 
@@ -24,6 +25,7 @@ Seconds = Annotated[float, Meta(ge=0)]
 class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The OpenAI frontend. Times are seconds; 0 switches a thing off."""
 
+    SECTION: ClassVar = "frontend"
     host: Annotated[
         str | list[str],
         Meta(
@@ -41,20 +43,6 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     bodies_limit_mb: Annotated[
         float, Meta(gt=0, description="largest sum of the bodies in work; those below 64 kB do not count")
     ] = 512.0
-    responses_store_mb: Annotated[
-        float, Meta(ge=0, description="memory (or disk) for responses that clients go on from; 0: none are kept")
-    ] = 64.0
-    responses_dir: Annotated[
-        str, Meta(description="folder in place of memory for these: frontends share it, and it survives a restart")
-    ] = ""
-    batches_dir: Annotated[
-        str, Meta(description="folder for /v1/files and /v1/batches; frontends may share it; none: these are off")
-    ] = ""
-    batches_store_mb: Annotated[float, Meta(gt=0, description="all files of batches together")] = 1024.0
-    batches_line_mb: Annotated[
-        float, Meta(gt=0, description="longest line of a batch; `body_limit_mb` is the most")
-    ] = 1.0
-    batches_inflight: Annotated[int, Meta(ge=1, le=1024, description="requests of batches in work at once")] = 16
     api_keys: Annotated[str, Meta(description="comma separated keys; clients send one as Bearer token")] = ""
     api_key_file: Annotated[str, Meta(description="file with one key per line")] = ""
     client_keys_file: Annotated[
@@ -99,9 +87,6 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         str,
         Meta(description="folder of the adapters that clients may load, on the workers' machines; none: none"),
     ] = ""
-    strip_anthropic_preamble: Annotated[
-        bool, Meta(description="/v1/messages: leave out the first system line of agents that differs per session")
-    ] = True
 
     def __post_init__(self) -> None:
         if bool(self.tls_cert_path) != bool(self.tls_key_path):
@@ -124,21 +109,6 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def bodies_limit(self) -> int:
         """Largest sum of all request bodies in bytes; one of the largest size always fits."""
         return max(int(self.bodies_limit_mb * 1024 * 1024), self.body_limit)
-
-    @property
-    def responses_limit(self) -> int:
-        """Bytes of responses that are kept."""
-        return int(self.responses_store_mb * 1024 * 1024)
-
-    @property
-    def batches_limit(self) -> int:
-        """Bytes of all files of batches."""
-        return int(self.batches_store_mb * 1024 * 1024)
-
-    @property
-    def batches_line_limit(self) -> int:
-        """Bytes of a line of a batch."""
-        return min(int(self.batches_line_mb * 1024 * 1024), self.body_limit)
 
     @property
     def origins(self) -> frozenset[str]:
@@ -200,12 +170,14 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
 
     DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_BODIES_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE,
     DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS, DYN_HTTP_ALLOWED_ORIGINS (comma separated), DYN_HTTP_GUARD_STATUS,
-    DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_STRIP_ANTHROPIC_PREAMBLE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated),
+    DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated),
     DYN_API_KEY_FILE, DYN_CLIENT_KEYS_FILE, DYN_LORA_DIR; and VLLM_ALLOW_RUNTIME_LORA_UPDATING, which is vLLM's.
+    Settings of features may have variables, too.
     """
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {"metrics_prefix": metrics_prefix(env)}
-    for name, (key, read) in _VARIABLES.items():
+    added = {one.variable: (key, _true if one.metavar == "BOOL" else str) for key, one in options("frontend").items()}
+    for name, (key, read) in (*_VARIABLES.items(), *added.items()):
         if text := env.get(name):
             try:
                 values[key] = read(text)
@@ -227,7 +199,6 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_HTTP_GUARD_STATUS": ("guard_status", _true),
     "DYN_ENABLE_FORCE_INCLUDE_USAGE": ("force_include_usage", _true),
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": ("allow_runtime_lora_updating", _true),
-    "DYN_STRIP_ANTHROPIC_PREAMBLE": ("strip_anthropic_preamble", _true),
     "DYN_API_KEYS": ("api_keys", str),
     "DYN_API_KEY_FILE": ("api_key_file", str),
     "DYN_CLIENT_KEYS_FILE": ("client_keys_file", str),

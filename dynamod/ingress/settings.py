@@ -5,7 +5,7 @@ The keys are the original's where it has them.
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -33,6 +33,7 @@ VARIABLES = {"DYN_MIGRATION_LIMIT": "migration_limit", "DYN_MIGRATION_MAX_SEQ_LE
 class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Chat template, tokenizer, choice of an instance, migration."""
 
+    SECTION: ClassVar = "processor"
     model: Annotated[str | None, Meta(description="accepted for old files; models are found by discovery")] = None
     block_size: int | None = None
     max_model_len: int | None = None

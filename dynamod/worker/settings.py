@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -34,6 +34,7 @@ Gigabytes = Annotated[float, Meta(gt=0)]
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An engine with one model."""
 
+    SECTION: ClassVar = "worker"
     engine: Annotated[
         str,
         _about(

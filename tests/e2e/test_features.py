@@ -15,11 +15,18 @@ ROOT = Path(__file__).parents[2]
 FEATURES = sorted(installed())
 ROUTES = {
     "anthropic": ["/v1/messages", "/v1/messages/count_tokens"],
+    "batches": ["/v1/files", "/v1/batches"],
     "responses": ["/v1/responses", "/v1/responses/input_tokens"],
     "lora": ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"],
     "embeddings": ["/v1/embeddings", "/v1/score", "/v1/rerank"],
 }
 COMMANDS = {"planner": ["planner"], "replay": ["bench"]}
+SETTINGS = {
+    "anthropic": ("strip-anthropic-preamble", "false"),
+    "batches": ("batches-dir", "kept"),
+    "responses": ("responses-dir", "kept"),
+}
+"""A key of the frontend, which is a flag of `dynamo-run`, too, and a value."""
 
 
 def copied(machine: Any) -> Path:
@@ -60,6 +67,9 @@ def test_the_package_without_a_folder(without: Any) -> None:
     for word in COMMANDS.get(name, []):
         assert f"\n  {word} " not in helped.out
         assert f"No such command '{word}'" in ended(without, word).err
+    for key, value in filter(None, [SETTINGS.get(name)]):
+        assert "unknown key" in ended(without, "serve", "graphs.agg:Frontend", f"--Frontend.{key}={value}").mistake()
+        assert f"unknown flag --{key}" in without.start("dynamo-run", f"--{key}", value).wait(60).mistake()
     for engine in ("echo_core", "mocker"):
         command = without.agg("--Worker.model=sample", f"--Worker.engine={engine}")
         url = command.ready()
@@ -76,7 +86,9 @@ def test_features_that_are_switched_off(machine: Any) -> None:
     for name, words in COMMANDS.items():
         for word in words:
             assert f"belongs to the feature '{name}'" in ended(machine, word).mistake()
-    url = machine.agg().ready()
+    flags = [f"--{key}={value}" for key, value in SETTINGS.values()]
+    assert machine.start("dynamo-run", "in=http", "out=echo_full", "--dry-run", *flags).wait(60).code == 0
+    url = machine.agg(*(flag.replace("--", "--Frontend.") for flag in flags)).ready()
     assert machine.chat(url, "hello")
     for name, paths in ROUTES.items():
         for path in paths:
@@ -97,6 +109,8 @@ def test_a_folder_that_is_added(machine: Any) -> None:
     )
     said = machine.until(lambda: re.findall("toy: (before .* 0 inst|behind .* inst)", command.err)[1:2], 10)
     assert said == ["behind the announcement there are inst"]
+
+
 PLANNED = ("serve", "graphs.agg_planner:Frontend", "-f", "configs/agg_planner.yaml", "--Frontend.port=0")
 REPLAY = ("bench", "replay", "conversations", "--workers=1", "--output=json")
 

@@ -152,7 +152,7 @@ async def things(context: RequestContext) -> web.Response:
 async def server(file: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "LOOK", 0.02)
     routes = [Route("POST", "/v1/things", things, guarded=True), Route("GET", "/v1/things", things, guarded=True)]
-    routes += [Route(method, "/v1/files", things, guarded=True) for method in ("GET", "DELETE")]
+    routes += [Route(method, "/v1/files", things, guarded=True, counted=True) for method in ("GET", "DELETE")]
     made = Server(FrontendSettings(host="127.0.0.1", port=0, client_keys_file=str(file)), routes, dict)
     await made.start(listener())
     async with aiohttp.ClientSession(f"http://127.0.0.1:{made.port}") as session:

@@ -18,7 +18,6 @@ def test_the_environment_and_what_overrides_it(tmp_path) -> None:
         "DYN_HTTP_ALLOWED_ORIGINS": "https://example.org, https://other",
         "DYN_HTTP_GUARD_STATUS": "1",
         "DYN_ENABLE_FORCE_INCLUDE_USAGE": "true",
-        "DYN_STRIP_ANTHROPIC_PREAMBLE": "0",
         "DYN_METRICS_PREFIX": "9-my.service",
         "DYN_API_KEYS": "a, b,",
         "DYN_API_KEY_FILE": str(file),
@@ -27,7 +26,6 @@ def test_the_environment_and_what_overrides_it(tmp_path) -> None:
     settings: FrontendSettings = validate(FrontendSettings, given(config, from_environment(environ)), "Frontend")
     assert (settings.body_limit, settings.overload_status, settings.keep_alive) == (2 * 1024 * 1024, 529, 1.5)
     assert settings.force_include_usage
-    assert not settings.strip_anthropic_preamble
     assert (settings.bodies_limit, settings.guard_status) == (64 * 1024 * 1024, True)
     assert settings.origins == {"https://example.org", "https://other"}
     assert settings.metrics_prefix == "_9_my_service"
@@ -48,7 +46,6 @@ def test_the_environment_and_what_overrides_it(tmp_path) -> None:
         {"keep_alive": -1},
         {"request_timeout": -1},
         {"bodies_limit_mb": 0},
-        {"responses_store_mb": -1},
         {"allowed_origins": "example.org"},
         {"allowed_origins": ["https://example.org/"]},
     ],

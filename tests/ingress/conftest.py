@@ -10,6 +10,7 @@ import pytest
 import uvloop
 
 from dynamod import sample
+from dynamod.extension.settings import extended
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.table import make_server
@@ -117,7 +118,10 @@ async def serve(backend: FakeBackend) -> AsyncIterator[Callable[..., Awaitable[S
     servers: list[Server] = []
 
     async def start(**settings: Any) -> Server:
-        server, sock = make_server(FrontendSettings(host="127.0.0.1", port=0, **settings), backend), listener()
+        server, sock = (
+            make_server(extended(FrontendSettings)(host="127.0.0.1", port=0, **settings), backend),
+            listener(),
+        )
         try:
             await server.start(sock)
         except BaseException:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from dynamod.ingress.batches.lines import write_row
+from dynamod.ingress.batch_lines import write_row
 from dynamod.message.errors import UserError
 
 from .entries import SUFFIX, Job, find_answers, has_answers

@@ -8,7 +8,7 @@ from typing import Any
 
 from dynamod.cli.interrupt import Interrupts
 from dynamod.cli.output import leave_stdout
-from dynamod.ingress.batches.lines import Entry, answer_row, failure_row
+from dynamod.ingress.batch_lines import Entry, answer_row, failure_row
 from dynamod.message.errors import UserError
 
 from .answers import InOrder, Outputs

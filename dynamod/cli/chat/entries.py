@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dynamod.ingress.batches.lines import Entry, request_entry
+from dynamod.ingress.batch_lines import Entry, request_entry
 from dynamod.message.errors import UserError
 
 SUFFIX = ".output.jsonl"

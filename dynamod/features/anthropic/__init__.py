@@ -1,8 +1,16 @@
 """Anthropic's Messages API on the machinery of chat completions."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from dynamod.extension.feature import Feature
+
+from .settings import AnthropicSettings
+
+if TYPE_CHECKING:
+    from dynamod.http.settings import FrontendSettings
 
 
 def _endpoints() -> Sequence[object]:
@@ -11,4 +19,14 @@ def _endpoints() -> Sequence[object]:
     return Messages(), CountTokens()
 
 
-FEATURE = Feature("anthropic", "Anthropic's Messages API: /v1/messages and its count_tokens", endpoints=_endpoints)
+def _part(settings: "FrontendSettings") -> AnthropicSettings:
+    return msgspec.convert(settings, AnthropicSettings, from_attributes=True)
+
+
+FEATURE = Feature(
+    "anthropic",
+    "Anthropic's Messages API: /v1/messages and its count_tokens",
+    endpoints=_endpoints,
+    part=_part,
+    settings={"frontend": AnthropicSettings},
+)

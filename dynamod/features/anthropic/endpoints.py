@@ -80,7 +80,7 @@ class Messages(ConversationEndpoint[MessagesRequest]):
         self, frontend: Frontend, context: RequestContext, asked: MessagesRequest, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
         """Let the backend work on the chat request that it means, and respond with a message."""
-        chat = await translated(asked, frontend.settings, len(body))
+        chat = await translated(asked, frontend, len(body))
         return await MessageAnswer().answer(frontend, context, chat, card, body)
 
 
@@ -103,7 +103,7 @@ class CountTokens(ConversationEndpoint[CountTokensRequest]):
     ) -> web.Response:
         """The tokenizer's count; a long prompt is tokenised in a thread. Raises TooLarge."""
         model = frontend.tokenizing(asked.model)
-        chat = await translated(asked, frontend.settings, len(body))
+        chat = await translated(asked, frontend, len(body))
         return json_response(CountTokensResponse(await count_tokens(model, chat, len(body) > LARGE)))
 
 
@@ -120,7 +120,7 @@ class MessageAnswer(TranslatedChat):
         return MessageUnaryWriter(*common)
 
 
-async def translated(asked: Conversation, settings: FrontendSettings, size: int) -> ChatRequest:
+async def translated(asked: Conversation, frontend: Frontend, size: int) -> ChatRequest:
     """The chat request that a body of this size means. Raises BadRequest."""
-    strip = settings.strip_anthropic_preamble
+    strip = frontend.parts["anthropic"].strip_anthropic_preamble
     return await apart(to_chat, asked, strip) if size > LARGE else to_chat(asked, strip)

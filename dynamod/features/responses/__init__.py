@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from dynamod.extension.feature import Feature
 
+from .settings import ResponsesSettings
+
 if TYPE_CHECKING:
     from dynamod.http.settings import FrontendSettings
 
@@ -23,5 +25,9 @@ def _store(settings: "FrontendSettings") -> object:
 
 
 FEATURE = Feature(
-    "responses", "OpenAI's Responses API: /v1/responses, and responses that are kept", endpoints=_endpoints, part=_store
+    "responses",
+    "OpenAI's Responses API: /v1/responses, and responses that are kept",
+    endpoints=_endpoints,
+    part=_store,
+    settings={"frontend": ResponsesSettings},
 )

@@ -5,11 +5,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+import msgspec
+
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import Frontend
 from dynamod.message.openai import Message
 
 from .messages import InputItem
+from .settings import ResponsesSettings
 
 _ITEM = 200
 """About the bytes of an item, without its texts."""
@@ -120,11 +123,12 @@ def _size_of_item(item: InputItem) -> int:
 
 def open_store(settings: FrontendSettings) -> KeptResponses:
     """Where a frontend keeps responses. Raises UserError when its folder cannot be used."""
-    if not settings.responses_dir:
-        return ResponseStore(settings.responses_limit)
+    own = msgspec.convert(settings, ResponsesSettings, from_attributes=True)
+    if not own.responses_dir:
+        return ResponseStore(own.limit)
     from .shared import SharedResponses  # needs sqlite
 
-    return SharedResponses(settings.responses_dir, settings.responses_limit)
+    return SharedResponses(own.responses_dir, own.limit)
 
 
 def kept_by(frontend: Frontend) -> KeptResponses:

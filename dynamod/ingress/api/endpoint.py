@@ -11,7 +11,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
 from aiohttp import web
@@ -37,15 +37,6 @@ from dynamod.preprocess.scan import LARGE
 from .response import ResponseWriter
 from .unserved import Unserved, body_without, field_of, left_out
 
-if TYPE_CHECKING:
-    from dynamod.ingress.batches.store import Store
-
-
-def _store(settings: FrontendSettings) -> "Store":
-    from dynamod.ingress.batches.store import Store  # a frontend without batches starts sooner
-
-    return Store(settings.batches_dir, settings.batches_limit)
-
 
 class Frontend:
     """What the endpoints of one server share: settings, the backend, ids of jobs in progress, what is kept.
@@ -61,7 +52,6 @@ class Frontend:
         self.ids: set[str] = set()
         self.bodies = BodyBudget(settings.bodies_limit, _trim)
         self.parts = {one.name: one.part(settings) for one in enabled() if one.part is not None}
-        self.batches = _store(settings) if settings.batches_dir else None
 
     def unused_id(self, wanted: str) -> str:
         """`wanted`, or with a random end when a request of that id is being served."""
@@ -128,6 +118,7 @@ class Endpoint(ABC):
     response: ClassVar[type[msgspec.Struct] | None]  # None: a text
     form: ClassVar[Mapping[str, Any]] = {}  # JSON Schema of a body of form data, when it is none of JSON
     raw: ClassVar[bool] = False  # the answer is bytes
+    counted: ClassVar[bool] = False  # each request at and below the path counts at the limits of a key, as POST does
     streams: ClassVar[bool] = False
     errors: ClassVar[tuple[int, ...]] = (401,)
     error_form: ClassVar[ErrorForm] = OPENAI

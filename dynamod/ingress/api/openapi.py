@@ -18,7 +18,7 @@ _ERRORS = {
     401: "No API key, or a wrong one",
     403: "A setting of the server does not allow it",
     404: "Unknown model",
-    409: "Requests wait for the model, or a batch reads the file",
+    409: "What the request names is in use, or has ended",
     408: "Nothing of the body has come for a minute",
     413: "The body is too large",
     415: "The body is not said to be JSON, or has an encoding that is not served",
@@ -27,7 +27,7 @@ _ERRORS = {
     500: "A mistake of the server",
     502: "The engine failed",
     503: "Nobody can take the request now; see Retry-After",
-    507: "There are too many files or batches",
+    507: "There is no room to keep more",
     504: "A clock of the request passed",
 }
 _TEXT = {"type": "string"}

@@ -13,16 +13,13 @@ from dynamod.http.routes import Handler, Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend
-from dynamod.ingress.batches.records import URLS
 from dynamod.message.errors import NotFound
 
-from .batches import Batches, CancelBatch, CreateBatch, OneBatch
 from .chat import ChatCompletions
 from .completions import Completions
 from .detokenize import Detokenize
 from .docs import HEADERS, page
-from .endpoint import BodyEndpoint, Endpoint, Frontend
-from .files import DeleteFile, FileContent, Files, OneFile, Upload
+from .endpoint import Endpoint, Frontend
 from .models import Models, OneModel
 from .openapi import document
 from .render import Render
@@ -36,15 +33,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Render(),
     Tokenize(),
     Detokenize(),
-    Upload(),
-    Files(),
-    OneFile(),
-    DeleteFile(),
-    FileContent(),
-    CreateBatch(),
-    Batches(),
-    OneBatch(),
-    CancelBatch(),
 )
 
 
@@ -53,11 +41,11 @@ def endpoints() -> Sequence[Endpoint]:
     return [*ENDPOINTS, *(one for feature in enabled() for one in feature.endpoints())]
 
 
-def _routes_off() -> Iterator[Route]:
-    """The routes of features that are off: they answer with the feature's name."""
+def endpoints_off() -> Iterator[tuple[Endpoint, str]]:
+    """Endpoints of features that are off, each with the text of the answer, which names the feature."""
     for name, why in disabled().items():
         for one in installed()[name].endpoints():
-            yield _route(one, partial(_refuse, f"this route belongs to the feature '{name}', which is off: {why}"))
+            yield one, f"this route belongs to the feature '{name}', which is off: {why}"
 
 
 async def _refuse(message: str, _context: RequestContext) -> web.StreamResponse:
@@ -73,6 +61,7 @@ def _route(one: Endpoint, handler: Handler) -> Route:
         prefix=bool(one.prefix),
         suffix=one.suffix,
         errors=one.error_form,
+        counted=one.counted,
     )
 
 
@@ -89,7 +78,8 @@ def make_server(
     """
     known = (*{(one.method, one.path): one for one in (*endpoints(), *more)}.values(),)
     frontend = Frontend(settings, backend)
-    routes = [*(_route(one, partial(one.serve, frontend)) for one in known), *_routes_off()]
+    routes = [_route(one, partial(one.serve, frontend)) for one in known]
+    routes += [_route(one, partial(_refuse, text)) for one, text in endpoints_off()]
 
     described = cache(partial(document, known, settings, [route.path for route in own]))  # made when first asked for
 
@@ -105,14 +95,7 @@ def make_server(
 
     routes += [Route("GET", "/openapi.json", openapi), Route("GET", "/docs", docs), *own]
     server = Server(settings, routes, backend.health, collect)
-    if frontend.batches is not None:
-        from dynamod.ingress.batches.ask import Asker  # a frontend without batches starts sooner
-        from dynamod.ingress.batches.metrics import families
-        from dynamod.ingress.batches.runner import Runner
-
-        asked = {one.path: one for one in known if one.path in URLS and isinstance(one, BodyEndpoint)}
-        asker = Asker(frontend, server.keys, server.metrics, asked)
-        runner = Runner(frontend.batches, asker, settings.batches_inflight, settings.batches_line_limit)
-        server.background.append(runner.run)
-        server.collectors.append(partial(families, frontend.batches, runner.answered, server.metrics.prefix))
+    for feature in enabled():
+        if feature.serve is not None:
+            feature.serve(frontend, server, known)
     return server

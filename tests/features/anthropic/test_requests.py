@@ -11,6 +11,8 @@ from dynamod import sample
 from dynamod.features.anthropic.endpoints import MessageAnswer
 from dynamod.features.anthropic.messages import MessagesRequest
 from dynamod.features.anthropic.translate import check, to_chat
+from dynamod.graph.typed import validate
+from dynamod.http.settings import FrontendSettings, from_environment
 from dynamod.ingress.api.translated import as_body, rendered, without_late_system
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, Message, Part
@@ -44,6 +46,12 @@ def said(chat: ChatRequest) -> list[tuple[str, Any]]:
 
 def text(words: str) -> dict[str, str]:
     return {"type": "text", "text": words}
+
+
+@pytest.mark.parametrize(("text", "strip"), [("0", False), ("true", True)])
+def test_the_environment_says_whether_the_preamble_stays(text: str, strip: bool) -> None:
+    found = validate(FrontendSettings, from_environment({"DYN_STRIP_ANTHROPIC_PREAMBLE": text}), "Frontend")
+    assert found.strip_anthropic_preamble is strip
 
 
 def test_a_whole_conversation() -> None:

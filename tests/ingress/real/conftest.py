@@ -21,6 +21,7 @@ from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Spawn
 from dynamod.engine.echo import DELAY, EchoCore, EchoFull
+from dynamod.extension.settings import extended
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.completions import Completions
@@ -312,7 +313,7 @@ async def serve(house: House) -> AsyncIterator[Serve]:
     servers, tasks = [], []
 
     async def start(**settings: Any) -> str:
-        server = make_server(FrontendSettings(host="127.0.0.1", port=0, **settings), house.backend)
+        server = make_server(extended(FrontendSettings)(host="127.0.0.1", port=0, **settings), house.backend)
         await server.start(listener())
         servers.append(server)
         tasks.extend(asyncio.create_task(work()) for work in server.background)

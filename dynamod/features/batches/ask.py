@@ -17,7 +17,7 @@ from dynamod.http.metrics import Metrics
 from dynamod.message.errors import Internal, NotFound, RequestError
 from dynamod.observe.logs import bound
 
-from .lines import RawEntry
+from .input import RawEntry
 
 if TYPE_CHECKING:
     from dynamod.ingress.api.endpoint import BodyEndpoint, Frontend
@@ -68,12 +68,14 @@ class Asker:
 
         `models_until`: on the monotonic clock, until when a model that is missing may still come.
         """
+        if (endpoint := self._endpoints.get(entry.url)) is None:  # of a feature that was switched off since
+            return NotFound.status, error_object(NotFound(f"{entry.url} is not served here", code="not_served"))
         request = SimpleNamespace(
             headers={"x-request-id": name}, method="POST", rel_url=URL(entry.url), version=HttpVersion11
         )
         context = LineContext(cast("web.BaseRequest", request), self._metrics)
         context.owner, context.client = owner, self._keys.client(owner)
-        endpoint, status = self._endpoints[entry.url], 499
+        status = 499
         context.endpoint = endpoint.label
         try:
             if context.client is not None:

@@ -225,6 +225,17 @@ async def test_requests_that_are_refused(url: str) -> None:
         assert [one.id async for one in client.files.list()] == [good.id], "nothing of the others was kept"
 
 
+async def test_a_route_of_a_feature_that_is_off(
+    house: Any, serve: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DYNAMOD_FEATURES", "-embeddings")
+    await house.start()
+    async with client_of(await serve(batches_dir=str(folder))) as client:
+        with pytest.raises(openai.BadRequestError, match="belongs to the feature 'embeddings', which is off"):
+            await begun(client, [line("a")], "/v1/embeddings")
+        assert (await begun(client, [line("a")])).status == "validating"
+
+
 async def test_keys_see_what_is_theirs(house: Any, serve: Any, words: Any, until: Any, folder: Path) -> None:
     await house.start()
     await house.worker(words.Seen)

@@ -1,14 +1,20 @@
-"""Works at the batches of a folder, a few at a time, beside the other processes that do so."""
+"""Works at the batches of a folder, a few at a time, beside the other processes that do so; metrics of that work."""
 
 import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from .ask import Asker
+from .progress import COMPLETED, FAILED
 from .records import BatchRecord
 from .store import Store
 from .work import Work
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -80,3 +86,31 @@ class Runner:
             await Work(self._store, record, self._asker, *common).run()
         finally:
             self._owners[record.owner] -= 1
+
+    async def families(self, prefix: str) -> "Iterable[Metric]":
+        """Metric families, whose names begin with `prefix`.
+
+        The folder is read in a thread. A number that cannot be read is left out.
+        """
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        lines = CounterMetricFamily(
+            f"{prefix}_batch_requests", "Lines of batches that this process has answered", labels=["status"]
+        )
+        for status in (COMPLETED, FAILED):
+            lines.add_metric([status], self.answered[status])
+        found: list[Metric] = [lines]
+        readings: tuple[tuple[str, str, Callable[[], int]], ...] = (
+            ("batches_open", "Batches that have not ended, of all frontends that share the folder", self._store.open),
+            (
+                "batch_files_bytes",
+                "Bytes of all files of batches, of all frontends that share the folder",
+                self._store.used,
+            ),
+        )
+        for name, text, read in readings:
+            try:
+                found.append(GaugeMetricFamily(f"{prefix}_{name}", text, value=await asyncio.to_thread(read)))
+            except OSError:
+                continue
+        return found

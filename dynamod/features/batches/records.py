@@ -1,20 +1,24 @@
-"""What is known of a file and of a batch: OpenAI's objects, and the records of them on disk."""
+"""What is known of a file and of a batch: OpenAI's objects, the records of them on disk, and errors."""
 
+import errno
 import secrets
 import time
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
-from dynamod.message.errors import NotFound
+from dynamod.message.errors import NotFound, RequestError
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 Ended = Literal["completed", "failed", "expired", "cancelled"]
 ENDED: tuple[Status, ...] = ("completed", "failed", "expired", "cancelled")
-URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+Url = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+URLS: tuple[str, ...] = get_args(Url)
 """Endpoints that lines of a batch may ask."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _Text = Annotated[str, Meta(max_length=512)]
 _Key = Annotated[str, Meta(max_length=64)]
 
@@ -51,7 +55,7 @@ class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """POST /v1/batches. `completion_window`: hours until the batch expires."""
 
     input_file_id: str
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+    endpoint: Url
     completion_window: str
     metadata: Annotated[dict[_Key, _Text], Meta(max_length=16)] | None = None
     output_expires_after: dict[str, int | str] | None = None
@@ -144,3 +148,23 @@ def new_batch(asked: BatchRequest, owner: str) -> BatchRecord:
 def gone(name: str) -> NotFound:
     """404 for a file that is not here."""
     return NotFound(f"there is no file `{name[:200]}` here", param="id", code="file_not_found")
+
+
+class StoreFull(RequestError):
+    """507: there are too many files or batches."""
+
+    status = 507
+    kind = "invalid_request_error"
+    code_default = "storage_full"
+
+
+@contextmanager
+def room_on_disk() -> Iterator[None]:
+    """Raises StoreFull where the block fails because the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        text = f"the disk of this server's `batches_dir` is full ({error.strerror}); delete some files, or try later"
+        raise StoreFull(text, code="disk_full") from None

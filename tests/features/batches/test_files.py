@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.ingress.batches.index import SETTLED_NS, FileIndex
-from dynamod.ingress.batches.input import BadInput, read_input
-from dynamod.ingress.batches.lines import answer_row
-from dynamod.ingress.batches.progress import Progress
-from dynamod.ingress.batches.records import BatchRequest, FileObject, FileRecord, file_id, new_batch
-from dynamod.ingress.batches.store import ABANDONED, Store
+from dynamod.features.batches.index import SETTLED_NS, FileIndex
+from dynamod.features.batches.input import BadInput, read_input
+from dynamod.features.batches.progress import Progress
+from dynamod.features.batches.records import BatchRequest, FileObject, FileRecord, file_id, new_batch
+from dynamod.features.batches.store import ABANDONED, FORMAT, Store
+from dynamod.ingress.batch_lines import answer_row
+from dynamod.ingress.own_folder import FORMAT_FILE
 from dynamod.message.errors import NotFound, TooLarge, UserError
 
 URL = "/v1/completions"
@@ -61,7 +62,7 @@ def test_too_many_lines_and_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     file.write_bytes(b"\n \n")
     with pytest.raises(BadInput, match="no line"):
         read_input(file, (URL,), 300)
-    monkeypatch.setattr("dynamod.ingress.batches.input.LINES", 3)
+    monkeypatch.setattr("dynamod.features.batches.input.LINES", 3)
     file.write_bytes(b"\n".join(line(str(number)) for number in range(3)))
     assert read_input(file, (URL,), 300).total == 3
     file.write_bytes(b"\n".join(line(str(number)) for number in range(4)))
@@ -198,3 +199,26 @@ def test_the_thread_rests_while_it_reads_many(tmp_path: Path) -> None:
     assert len(rests) == 2
     assert len(index.files("a")) == 120
     assert len(rests) == 2
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "kept"
+    made.mkdir(mode=0o700)
+    return made
+
+
+def test_batches_of_an_older_release_are_taken(folder: Path) -> None:
+    Store(str(folder), 1 << 20)
+    (folder / FORMAT_FILE).unlink()
+    Store(str(folder), 1 << 20)
+    assert (folder / FORMAT_FILE).read_text() == f"{FORMAT}\n"
+    Store(str(folder), 1 << 20)
+
+
+@pytest.mark.parametrize("text", [f"{FORMAT + 1}\n", "two\n", ""])
+def test_batches_of_a_newer_release_are_refused(folder: Path, text: str) -> None:
+    (folder / FORMAT_FILE).write_text(text)
+    with pytest.raises(UserError, match=r"batches_dir: .*format (has format|is of an unknown format)"):
+        Store(str(folder), 1 << 20)
+    assert (folder / FORMAT_FILE).read_text() == text

@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 
 from dynamod.features.responses.shared import FILE, FORMAT, SharedResponses
-from dynamod.ingress.batches.store import FORMAT as BATCHES
-from dynamod.ingress.batches.store import Store
-from dynamod.ingress.own_folder import FORMAT_FILE
 from dynamod.message.errors import UserError
 
 
@@ -43,19 +40,3 @@ def test_responses_of_a_newer_release_are_refused(folder: Path) -> None:
         SharedResponses(str(folder), 1 << 20)
     assert "start the release that wrote it" in raised.value.hint
     assert (folder / FILE).read_bytes() == before
-
-
-def test_batches_of_an_older_release_are_taken(folder: Path) -> None:
-    Store(str(folder), 1 << 20)
-    (folder / FORMAT_FILE).unlink()
-    Store(str(folder), 1 << 20)
-    assert (folder / FORMAT_FILE).read_text() == f"{BATCHES}\n"
-    Store(str(folder), 1 << 20)
-
-
-@pytest.mark.parametrize("text", [f"{BATCHES + 1}\n", "two\n", ""])
-def test_batches_of_a_newer_release_are_refused(folder: Path, text: str) -> None:
-    (folder / FORMAT_FILE).write_text(text)
-    with pytest.raises(UserError, match=r"batches_dir: .*format (has format|is of an unknown format)"):
-        Store(str(folder), 1 << 20)
-    assert (folder / FORMAT_FILE).read_text() == text

@@ -3,13 +3,14 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from dynamod.ingress.batch_lines import request_entry
 from dynamod.message.errors import BadRequest, UserError
 from dynamod.preprocess.scan import LARGE, check_size
 
-from .lines import RawEntry, raw_entry
 from .records import Mistake
 
 LINES = 50_000
@@ -24,6 +25,30 @@ class BadInput(UserError):
     def __init__(self, code: str, message: str, mistakes: Sequence[Mistake] = ()) -> None:
         super().__init__(message)
         self.code, self.mistakes = code, mistakes
+
+
+@dataclass(frozen=True, slots=True)
+class RawEntry:
+    """One request whose body stays as the client wrote it."""
+
+    keys: dict[str, Any]
+    url: str
+    body: bytes
+
+
+class _Line(msgspec.Struct):
+    custom_id: Any = None
+    method: Any = None
+    url: Any = None
+    body: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Streamed(msgspec.Struct):
+    stream: Any = None
+
+
+_line = msgspec.json.Decoder(_Line).decode
+_streamed = msgspec.json.Decoder(_Streamed).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +123,7 @@ def _entry(line: bytes, number: int, urls: Collection[str]) -> RawEntry:
         if len(line) > LARGE:
             check_size(line)
         line.decode()
-        return raw_entry(line, where, urls)
+        return _raw_entry(line, where, urls)
     except BadRequest as error:
         raise UserError(f"{where}: {error}", HINT) from None
     except UnicodeDecodeError as error:
@@ -107,3 +132,13 @@ def _entry(line: bytes, number: int, urls: Collection[str]) -> RawEntry:
         raise UserError(f"{where}: no object", HINT) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise UserError(f"{where}: not JSON ({error})", HINT) from None
+
+
+def _raw_entry(line: bytes, where: str, urls: Collection[str]) -> RawEntry:
+    """A line of which only the outer members are decoded. Raises UserError, msgspec's errors."""
+    found = _line(line)
+    body = bytes(found.body)
+    outer = {"custom_id": found.custom_id, "method": found.method, "url": found.url}
+    shown = {"stream": _streamed(body).stream} if body[:1] == b"{" else None
+    entry = request_entry({**outer, "body": shown}, where, urls)
+    return RawEntry(entry.keys, entry.url, body)

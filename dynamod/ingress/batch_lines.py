@@ -23,40 +23,6 @@ class Entry:
     body: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RawEntry:
-    """One request whose body stays as the client wrote it."""
-
-    keys: dict[str, Any]
-    url: str
-    body: bytes
-
-
-class _Line(msgspec.Struct):
-    custom_id: Any = None
-    method: Any = None
-    url: Any = None
-    body: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _Streamed(msgspec.Struct):
-    stream: Any = None
-
-
-_line = msgspec.json.Decoder(_Line).decode
-_streamed = msgspec.json.Decoder(_Streamed).decode
-
-
-def raw_entry(line: bytes, where: str, urls: Collection[str]) -> RawEntry:
-    """As `request_entry`, of a line of which only the outer members are decoded. Raises UserError, msgspec's errors."""
-    found = _line(line)
-    body = bytes(found.body)
-    outer = {"custom_id": found.custom_id, "method": found.method, "url": found.url}
-    shown = {"stream": _streamed(body).stream} if body[:1] == b"{" else None
-    entry = request_entry({**outer, "body": shown}, where, urls)
-    return RawEntry(entry.keys, entry.url, body)
-
-
 def request_entry(value: Mapping[str, Any], where: str, urls: Collection[str]) -> Entry:
     """The request of a line. `where`: what errors begin with. `urls`: those that may be asked. Raises UserError."""
     name, body, url = value.get("custom_id"), value.get("body"), value.get("url")

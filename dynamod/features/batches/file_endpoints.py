@@ -14,15 +14,14 @@ from aiohttp.http_exceptions import BadHttpMessage
 from dynamod.http.body import BodyClock
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import UnsupportedMedia, json_response
-from dynamod.ingress.batches.records import DeletedFile, FileObject, FileRecord, file_id, gone
-from dynamod.ingress.batches.room import room_on_disk
+from dynamod.ingress.api.endpoint import Endpoint, Frontend
+from dynamod.ingress.api.pages import ascending, limit_of, listed
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 
-from .endpoint import Endpoint, Frontend
-from .pages import ascending, limit_of, listed
+from .records import DeletedFile, FileObject, FileRecord, file_id, gone, room_on_disk
 
 if TYPE_CHECKING:
-    from dynamod.ingress.batches.store import Store
+    from .store import Store
 
 PART = 65_536
 """Bytes that are read at a time."""
@@ -46,10 +45,11 @@ class FileList(msgspec.Struct):
 
 def store_of(frontend: Frontend) -> "Store":
     """Where files and batches are kept. Raises NotFound when there is no such place."""
-    if frontend.batches is None:
+    store: Store | None = frontend.parts["batches"]
+    if store is None:
         text = "files and batches are off here: the setting batches_dir of the frontend names a folder for them"
         raise NotFound(text, code="batches_off")
-    return frontend.batches
+    return store
 
 
 class Upload(Endpoint):
@@ -146,6 +146,7 @@ class Files(Endpoint):
     path = "/v1/files"
     summary = "The files of this key"
     response = FileList
+    counted = True  # each request reads files of the disk
     errors = (400, 401, 404)
     query: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "purpose": {"enum": ["batch", "batch_output"]},

@@ -7,15 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from dynamod.ingress.batch_lines import answer_row, failure_row
 from dynamod.ingress.large import apart
 from dynamod.message.errors import DynamodError, RequestError, UserError
 from dynamod.preprocess.scan import LARGE
 
 from .ask import Asker, Later
-from .begun import INPUT, MOST_DEATHS, Begun
 from .input import BadInput, Input, Place, read_input
-from .lines import answer_row, failure_row
-from .progress import Progress
+from .progress import INPUT, MOST_DEATHS, Begun, Progress
 from .records import BatchRecord, Counts, Ended, FileObject, FileRecord, Mistake, Mistakes
 from .store import Store
 

@@ -11,14 +11,14 @@ from aiohttp import web
 from dynamod.http.body import check_json_type, read_body
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
-from dynamod.ingress.batches.records import ENDED, BatchObject, BatchRequest, new_batch
-from dynamod.ingress.batches.room import room_on_disk
+from dynamod.ingress.api.endpoint import Endpoint, Frontend
+from dynamod.ingress.api.pages import listed
+from dynamod.ingress.api.table import endpoints_off
 from dynamod.message.errors import BadRequest, RequestError, unsupported
 from dynamod.preprocess.parse import Parser
 
-from .endpoint import Endpoint, Frontend
-from .files import store_of
-from .pages import listed
+from .file_endpoints import store_of
+from .records import ENDED, BatchObject, BatchRequest, new_batch, room_on_disk
 
 PAGE, LONGEST_PAGE = 20, 100
 BODY = 1024 * 1024
@@ -72,6 +72,9 @@ class CreateBatch(Endpoint):
             raise BadRequest(text, param="completion_window")
         if asked.output_expires_after is not None:
             raise unsupported("output_expires_after", "`output_expires_after` is not served: files stay")
+        if asked.endpoint not in store.urls:
+            text = next((text for one, text in endpoints_off() if one.path == asked.endpoint), "not served here")
+            raise BadRequest(f"`endpoint` is {asked.endpoint}: {text}", param="endpoint")
         found = store.file(asked.input_file_id, context.owner)
         if found.purpose != "batch":
             raise BadRequest(f"`input_file_id`: {found.id} was not uploaded for a batch", param="input_file_id")

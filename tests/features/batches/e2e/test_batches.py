@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 
-from .together import together
+from tests.e2e.together import together
 
 CONFIG = """\
 graph: graphs.agg:Frontend

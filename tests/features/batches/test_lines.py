@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from dynamod.features.batches.ask import PRIORITY, Asker, Later
+from dynamod.features.batches.input import RawEntry
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.endpoint import Frontend
-from dynamod.ingress.batches.ask import PRIORITY, Asker, Later
-from dynamod.ingress.batches.lines import RawEntry
 from dynamod.message.errors import EngineFailed, Overloaded
 
 CHAT = "/v1/chat/completions"
@@ -39,6 +39,12 @@ async def test_lines_wait_behind_all_others_and_are_counted(asker: Asker, backen
     meter = server.metrics.model("org/model")
     assert meter.inflight == meter.queued == 0
     assert sum(meter.requests.values()) == 1
+
+
+async def test_a_route_that_is_not_served_is_the_answer_of_its_line(asker: Asker) -> None:
+    status, body = await asker.ask(RawEntry({"custom_id": "a"}, "/v1/embeddings", b"{}"), "", "batch_req_1", 0)
+    assert isinstance(body, dict)
+    assert (status, body["error"]["message"]) == (404, "/v1/embeddings is not served here")
 
 
 async def test_what_is_asked_again_and_what_is_not(asker: Asker, backend: Any, server: Any) -> None:

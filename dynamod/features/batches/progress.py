@@ -1,8 +1,10 @@
 """The answers of a batch as they come: two files that a killed process leaves behind, and the next one goes on with."""
 
 import os
+import re
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -10,10 +12,18 @@ from typing import Any, Self
 
 import msgspec
 
-from .lines import write_row
-from .metrics import COMPLETED, FAILED
+from dynamod.ingress.batch_lines import write_row
+
 from .records import BatchRecord, Counts
 from .store import Store
+
+COMPLETED, FAILED = "completed", "failed"
+"""Values of the metric label `status`, by which lines are counted."""
+MOST_DEATHS = 2
+"""Deaths of processes at one line, after which it is answered with an error."""
+INPUT = 0
+"""The number that stands for the look at the whole input."""
+_MARK = re.compile(rb"([+-])(\d{1,9})\n")
 
 
 class Progress:
@@ -84,3 +94,35 @@ def _whole_lines(path: Path, prefix: str) -> set[int]:
             size += len(line)
     os.truncate(path, size)
     return found
+
+
+class Begun:
+    """Which lines of a batch were begun, on disk: a line at which the process dies twice is not asked a third time.
+
+    The file has a text line `+NUMBER` where a line of the batch is begun, and `-NUMBER` where work at the line has
+    stopped without a death. Number 0 is the look at the whole input. Raises OSError.
+    """
+
+    def __init__(self, path: Path, create: Callable[[Path], FileIO]) -> None:
+        self._deaths: Counter[int] = Counter()
+        if path.exists():
+            for sign, number in _MARK.findall(path.read_bytes()):
+                self._deaths[int(number)] += 1 if sign == b"+" else -1
+        self._file = create(path)
+
+    def deaths(self, number: int) -> int:
+        """How many processes have died while they worked at a line."""
+        return self._deaths[number]
+
+    @contextmanager
+    def working(self, number: int) -> Iterator[None]:
+        """Marks a line as begun; the end of the block takes that back, a death of the process does not."""
+        self._file.write(b"+%d\n" % number)
+        try:
+            yield
+        finally:
+            self._file.write(b"-%d\n" % number)
+
+    def close(self) -> None:
+        """Write no more marks."""
+        self._file.close()

@@ -10,7 +10,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
@@ -21,8 +21,7 @@ from dynamod.ingress.own_folder import check_format, own_folder
 from dynamod.message.errors import NotFound, RequestError, TooLarge
 
 from .index import FileIndex
-from .records import ENDED, BatchRecord, FileObject, FileRecord, gone
-from .room import StoreFull
+from .records import ENDED, BatchRecord, FileObject, FileRecord, StoreFull, gone
 
 FORMAT = 1
 """Of the files and records. A change that an older release would misread raises it, and older files are migrated."""
@@ -47,6 +46,8 @@ class Store:
 
     def __init__(self, folder: str, limit: int) -> None:
         self.limit = limit
+        self.urls: Collection[str] = ()
+        """Routes that lines may ask, as soon as a server is made."""
         self._ended: set[str] = set()  # batches that need no more looks
         root = own_folder(folder, "batches_dir", "files", "batches")
         check_format(root, "batches_dir", FORMAT)
