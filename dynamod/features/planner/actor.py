@@ -212,26 +212,32 @@ class PlannerComponent(Actor):
         sides = [self._propose(pool, now) for pool in self._pools.values()]
         if self._settings.role_switch and self._orders.switch(sides, self._settings.max_gpu_budget, self._ready):
             return
-        taken: Counter[str] = Counter()  # GPUs, by node
+        taken = Counter[str]()  # GPUs, by node
+        for component in self._pools:
+            taken.update(self._nodes.promised(component))
+        grown = False
         for pool in self._pools.values():
             self._orders.follow(pool)  # the pool before it may have touched its component
-            self._decide(pool, taken)
+            grown = self._decide(pool, taken, grown=grown) or grown
 
     def _propose(self, pool: PlannedPool, now: float) -> Side:
         needed = any(other.busy for other in self._pools.values() if other is not pool)
         return pool.propose(now, self._orders.states(pool), wanted=self._parking.wanted(pool.component), needed=needed)
 
-    def _decide(self, pool: PlannedPool, taken: Counter[str]) -> None:
-        """`taken`: by pools that have grown in this tick. What memory they leave is not known before the next look."""
+    def _decide(self, pool: PlannedPool, taken: Counter[str], *, grown: bool) -> bool:
+        """Change a pool; returns whether the pool has grown.
+
+        `taken`: GPUs that pools have taken or will take, by node. `grown`: one of them has grown in this tick; what
+        memory that leaves is not known before the next look.
+        """
         others = sum(other.expected * other.gpus for other in self._pools.values() if other is not pool)
         states = self._orders.states(pool)
         there = sum(state.wanted for state in states.values())
-        may_grow = self._memory is None or not taken
+        may_grow = self._memory is None or not grown
         room = (self._settings.max_gpu_budget - others) // pool.gpus if may_grow else 0
         action = pool.decide(self._clock(), room, taken, "budget_used" if may_grow else "scaling_in_progress")
-        for node, change in action.changes.items():
-            if (more := change.replicas - states[node].wanted) > 0:
-                taken[node] += more * states[node].gpus
+        more = {node: change.replicas - states[node].wanted for node, change in action.changes.items()}
+        taken.update({node: count * states[node].gpus for node, count in more.items() if count > 0})
         record = pool.records[-1]
         refused = action.refused if self._parking.wanted(pool.component) else ""
         self._parking.tell(pool.component, record.startup, refused, record.last_error)
@@ -246,6 +252,7 @@ class PlannerComponent(Actor):
                 *(record.arrived, record.queued, record.context, record.capacity),
             )
             self._orders.order(pool, action)
+        return any(count > 0 for count in more.values())
 
     async def _apply(self, component: str, order: Order) -> None:
         """Have it done, and tell that it is."""

@@ -5,7 +5,8 @@ They know each other by their records in the registry, which go with their lease
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -134,12 +135,23 @@ class PlannerNodes:
             return True
         if self._ordered.get(component, 0.0) <= late:
             return False
+        return any(True for _ in self._undone(component))
+
+    def _undone(self, component: str) -> Iterator[tuple[str, Order]]:
+        """Our orders that nodes have not done."""
         done = {(one.node, one.since): one.done.get(component, 0) for one in self._records()}
-        return any(
-            done.get((node, order.since), order.number) < order.number  # a planner that has gone does nothing more
-            for node, order in self._mine.orders.get(component, {}).items()
-            if order.number >= self._newest(component)  # else another planner has decided since
-        )
+        for node, order in self._mine.orders.get(component, {}).items():
+            there = done.get((node, order.since), order.number)  # a planner that has gone does nothing more
+            if there < order.number and order.number >= self._newest(component):  # else another has decided since
+                yield node, order
+
+    def promised(self, component: str) -> Counter[str]:
+        """GPUs that our orders give to a component and that its nodes still list as free, by node."""
+        pools, found = self.pools(component), Counter[str]()
+        for node, order in self._undone(component):
+            if (pool := pools.get(node)) is not None and order.replicas > pool.wanted:
+                found[node] = (order.replicas - pool.wanted) * pool.gpus
+        return found
 
     def _put(self) -> None:
         """Uptimes are left out: they would change it at each look."""

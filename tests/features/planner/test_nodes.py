@@ -43,7 +43,7 @@ class Node:
 
     def tell(self, count: int, done: dict[str, int] | None = None) -> None:
         replicas = tuple(Replica(replica=n, state="Ready", uptime=random.random()) for n in range(count))
-        self.nodes.tell({"Worker": Pool(replicas=replicas)}, done)
+        self.nodes.tell({"Worker": Pool(replicas=replicas, gpus=2)}, done)
 
     async def apply(self, component: str, order: Order) -> None:
         await asyncio.sleep(self.seconds)
@@ -114,6 +114,22 @@ async def test_what_has_not_changed_is_not_put_again_and_what_nobody_understands
 def replicas(node: Node) -> list[int]:
     """Of the orders that it has done."""
     return [order.replicas for _, order in node.done]
+
+
+@virtual
+async def test_what_a_node_was_ordered_takes_devices_that_it_still_lists_as_free() -> None:
+    registry, tasks = MemoryRegistry(random.Random(1)), list[Any]()
+    one, two = Node(registry, "one", tasks), Node(registry, "two", tasks, seconds=5.0)
+    one.nodes.order("Worker", {"one": Change(replicas=1), "two": Change(replicas=3)})
+    assert one.nodes.promised("Worker") == {"one": 2, "two": 6}
+    assert one.nodes.promised("Other") == {}
+    await asyncio.sleep(1)
+    assert one.nodes.promised("Worker") == {"two": 6}
+    await asyncio.sleep(5)
+    assert (one.nodes.promised("Worker"), wanted(one)) == ({}, {"one": 1, "two": 3})
+    one.nodes.order("Worker", {"two": Change(replicas=2, leave=(1,))})
+    assert one.nodes.promised("Worker") == {}, "fewer take nothing"
+    await asyncio.gather(*tasks)
 
 
 @virtual
