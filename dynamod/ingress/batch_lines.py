@@ -1,4 +1,4 @@
-"""Lines of a batch in OpenAI's form: a request, its answer, and how a line is written.
+"""Lines of files of requests in OpenAI's form: a request, an answer, and how a line is written.
 
 A request is `{"custom_id": "...", "method": "POST", "url": "/v1/chat/completions", "body": {...}}`.
 """
@@ -16,7 +16,7 @@ from dynamod.message.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One prompt. `keys`: what the line of its answer repeats. `url`, `body`: of a request in OpenAI's form."""
+    """One prompt. `keys`: members that the line of the answer repeats. `url`, `body`: of a request in OpenAI's form."""
 
     keys: dict[str, Any]
     url: str = ""
@@ -24,7 +24,7 @@ class Entry:
 
 
 def request_entry(value: Mapping[str, Any], where: str, urls: Collection[str]) -> Entry:
-    """The request of a line. `where`: what errors begin with. `urls`: those that may be asked. Raises UserError."""
+    """The request of a line. `where`: begin of error texts. `urls`: routes that lines may ask. Raises UserError."""
     name, body, url = value.get("custom_id"), value.get("body"), value.get("url")
     if not isinstance(name, str) or not name:
         raise UserError(f"{where}: custom_id is {name!r}", "give each request a text of its own")
@@ -38,21 +38,21 @@ def request_entry(value: Mapping[str, Any], where: str, urls: Collection[str]) -
 
 
 def answer_row(name: str, keys: Mapping[str, Any], status: int, request: str, body: Any) -> dict[str, Any]:
-    """The line of an answer. `name`: its id. `request`: the id of the HTTP request. `body`: JSON-like."""
+    """The line of an answer. `name`: id of the line. `request`: id of the HTTP request. `body`: JSON-like."""
     answer = {"status_code": status, "request_id": request, "body": body}
     return {"id": name, **keys, "response": answer, "error": None}
 
 
 def failure_row(name: str, keys: Mapping[str, Any], code: str, message: str) -> dict[str, Any]:
-    """The line of a request that has no answer."""
+    """The line of a request without an answer."""
     return {"id": name, **keys, "response": None, "error": {"code": code, "message": message}}
 
 
 def write_row(file: FileIO, row: Mapping[str, Any]) -> None:
-    """Write one line, which stands in the file when this returns. Raises OSError."""
+    """Write one line; the file has the line when the call returns. Raises OSError."""
     try:
         line = msgspec.json.encode(row) + b"\n"
-    except UnicodeEncodeError:  # half of a surrogate pair becomes its escape, which is the same in JSON
+    except UnicodeEncodeError:  # half of a surrogate pair is written as its escape, which means the same in JSON
         text = json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=msgspec.json.decode) + "\n"
         line = text.encode("utf-8", "backslashreplace")
     while line:

@@ -27,22 +27,22 @@ log = logging.getLogger("dynamod.frontend")
 PRIORITY = -(2**31)
 """Requests of batches wait behind all others."""
 AGAIN = 1.0
-"""Seconds until a model is asked for again that may be on its way."""
+"""Seconds until the next try for a model that may still appear."""
 
 
 class LineContext(RequestContext):
-    """What is known of a request that came in a file."""
+    """The context of a request that is a line of a batch."""
 
     __slots__ = ()
 
     @property
     def priority(self) -> int:
-        """The last."""
+        """Lower than the priority of all requests of clients."""
         return PRIORITY
 
 
 class Later(Exception):
-    """There is no room for the request now. `seconds`: until it is worth another try."""
+    """The server has no room for the request now. `seconds`: until the next try."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -58,17 +58,18 @@ class Asker:
         self._frontend, self._keys, self._metrics, self._endpoints = frontend, keys, metrics, endpoints
 
     def check_owner(self, owner: str) -> None:
-        """Raise Unauthorized when the key of a batch is there no more."""
+        """Raise Unauthorized when the key of a batch no longer exists."""
         self._keys.client(owner)
 
     async def ask(
         self, entry: RawEntry, owner: str, name: str, models_until: float
     ) -> tuple[int, dict[str, Any] | msgspec.Raw]:
-        """Status and body of the answer. `name`: of the request. Raises Later, Unauthorized.
+        """Ask one line; return status and body of the answer. `name`: id of the request. Raises Later, Unauthorized.
 
-        `models_until`: on the monotonic clock, until when a model that is missing may still come.
+        `models_until`: monotonic time until which a missing model means Later, not a 404.
         """
-        if (endpoint := self._endpoints.get(entry.url)) is None:  # of a feature that was switched off since
+        endpoint = self._endpoints.get(entry.url)
+        if endpoint is None:  # the feature was switched off after the batch was made
             return NotFound.status, error_object(NotFound(f"{entry.url} is not served here", code="not_served"))
         request = SimpleNamespace(
             headers={"x-request-id": name}, method="POST", rel_url=URL(entry.url), version=HttpVersion11
@@ -102,5 +103,5 @@ class Asker:
 
 
 def _one_line(body: bytes) -> msgspec.Raw:
-    """The JSON of an answer as it is, without line breaks: it stands in a line of a file."""
+    """The JSON of an answer without line breaks, for one line of a file."""
     return msgspec.Raw(msgspec.json.format(body, indent=-1) if b"\n" in body else body)

@@ -1,4 +1,4 @@
-"""/v1/batches: requests of a file, asked beside live ones. A batch is seen by the key that made it."""
+"""/v1/batches: requests of a file, asked beside live ones. A batch is visible to the key that made it."""
 
 import asyncio
 import re
@@ -22,10 +22,10 @@ from .records import ENDED, BatchObject, BatchRequest, new_batch, room_on_disk
 
 PAGE, LONGEST_PAGE = 20, 100
 BODY = 1024 * 1024
-"""Bytes of a request for a batch."""
+"""Most bytes of a request for a batch."""
 _WINDOW = re.compile(r"[1-9][0-9]{0,2}h")
 LONGEST = 168
-"""Hours."""
+"""Hours of the longest completion window."""
 
 
 class BatchList(msgspec.Struct):
@@ -39,7 +39,7 @@ class BatchList(msgspec.Struct):
 
 
 class BatchEnded(RequestError):
-    """409: there is nothing left to cancel."""
+    """409: the batch has ended and cannot be cancelled."""
 
     status = 409
     kind = "invalid_request_error"
@@ -60,7 +60,7 @@ class CreateBatch(Endpoint):
         self._parser = Parser(BatchRequest)
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
-        """Note it; it begins soon. Raises RequestError."""
+        """Write the record of a batch, which a `Runner` finds. Raises RequestError."""
         store = store_of(frontend)
         check_json_type(context.request.headers)
         body = await read_body(context.request, BODY)
@@ -98,7 +98,7 @@ class Batches(Endpoint):
     }
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
-        """A page. Raises NotFound, BadRequest."""
+        """A page of batches. Raises NotFound, BadRequest."""
         found = await asyncio.to_thread(store_of(frontend).batches, context.owner)
         return json_response(listed([one.batch for one in found], context.request.query, PAGE, LONGEST_PAGE))
 
@@ -113,7 +113,7 @@ class OneBatch(Endpoint):
     errors: ClassVar[tuple[int, ...]] = (401, 404)
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
-        """Its object. Raises NotFound."""
+        """The batch as an object. Raises NotFound."""
         return json_response(store_of(frontend).batch(self.named(context), context.owner).batch)
 
 
@@ -127,7 +127,7 @@ class CancelBatch(OneBatch):
     errors = (401, 404, 409)
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
-        """Whoever works at it ends it soon. Raises NotFound, BatchEnded."""
+        """Ask for the end of a batch; the process that works at the batch ends it. Raises NotFound, BatchEnded."""
         store, name = store_of(frontend), self.named(context)
         batch = store.batch(name, context.owner).batch
         if batch.status in ENDED:

@@ -1,4 +1,4 @@
-"""/v1/files: the files of batches, kept in a folder. A file is seen by the key that made it."""
+"""/v1/files: the files of batches, kept in a folder. A file is visible to the key that made it."""
 
 import asyncio
 import os
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 PART = 65_536
 """Bytes that are read at a time."""
 LOOK = 4 * 1024 * 1024
-"""Bytes of an upload between looks at what all files take."""
+"""Bytes of an upload between two checks of the size of all files."""
 NAME = 512
-"""Characters of a file's name."""
+"""Most characters of a file's name."""
 MOST = 10_000
 """Most files of one page."""
 
@@ -44,7 +44,7 @@ class FileList(msgspec.Struct):
 
 
 def store_of(frontend: Frontend) -> "Store":
-    """Where files and batches are kept. Raises NotFound when there is no such place."""
+    """The store of files and batches. Raises NotFound where the setting `batches_dir` names no folder."""
     store: Store | None = frontend.parts["batches"]
     if store is None:
         text = "files and batches are off here: the setting batches_dir of the frontend names a folder for them"
@@ -67,7 +67,7 @@ class Upload(Endpoint):
     }
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
-        """Take it as it comes. Raises RequestError; nothing is kept then."""
+        """Write an upload to the disk as its parts arrive. Raises RequestError; then no part of the upload is kept."""
         store, headers, request = store_of(frontend), context.request.headers, context.request
         if not headers.get("Content-Type", "").lower().startswith("multipart/form-data"):
             raise UnsupportedMedia("a file is sent as multipart/form-data, with the parts `purpose` and `file`")
@@ -102,7 +102,7 @@ class Upload(Endpoint):
 
 
 async def _parts(request: web.BaseRequest, store: "Store", file: FileIO, rate: float) -> dict[str, str]:
-    """The fields of a form; that of `file` is its name, its bytes go into `file`. Raises RequestError."""
+    """Write the part `file` of a form into `file`; return the fields, where `file` is the name. Raises RequestError."""
     given: dict[str, str] = {}
     try:
         async with BodyClock(rate) as clock:
@@ -119,7 +119,7 @@ async def _parts(request: web.BaseRequest, store: "Store", file: FileIO, rate: f
                 if "\0" in (part.filename or ""):
                     raise BadRequest("`file`: its name has a NUL character", param="file")
                 given[name] = (part.filename or "upload.jsonl")[:NAME] if name == "file" else ""
-                end = 0  # of what is known to fit
+                end = 0  # offset up to which the last check found room
                 while data := await part.read_chunk(PART):
                     came += len(data)
                     clock.came(came)
@@ -132,7 +132,7 @@ async def _parts(request: web.BaseRequest, store: "Store", file: FileIO, rate: f
                         end = file.tell() + min(LOOK, await asyncio.to_thread(store.check_room, len(data)))
                     while data:
                         data = data[file.write(data) or 0 :]
-    except BadHttpMessage as error:  # the headers of a part, where the name of the file stands
+    except BadHttpMessage as error:  # the headers of a part have the name of the file
         text = f"`file`: a header of its part is not valid ({error.message})"
         raise BadRequest(" ".join(text.split())[:NAME], param="file") from None
     except (ValueError, AssertionError, web.RequestPayloadError) as error:
@@ -156,10 +156,10 @@ class Files(Endpoint):
     }
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
-        """A page. Raises NotFound, BadRequest."""
+        """A page of files. Raises NotFound, BadRequest."""
         store, query = store_of(frontend), context.request.query
         up = ascending(query)
-        limit_of(query.get("limit"), MOST, MOST)  # before the folder is read
+        limit_of(query.get("limit"), MOST, MOST)  # a wrong value is refused before the folder is read
 
         def page() -> dict[str, Any]:
             found = store.files(context.owner)
@@ -180,7 +180,7 @@ class OneFile(Endpoint):
     errors: ClassVar[tuple[int, ...]] = (401, 404)
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
-        """Its object. Raises NotFound."""
+        """The file as an object. Raises NotFound."""
         return json_response(store_of(frontend).file(self.named(context), context.owner))
 
 
@@ -193,7 +193,7 @@ class DeleteFile(OneFile):
     errors = (401, 404, 409)
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
-        """Forget it. Raises NotFound, StoreInUse."""
+        """Delete a file. Raises NotFound, StoreInUse."""
         name = self.named(context)
         await asyncio.to_thread(store_of(frontend).delete, name, context.owner)
         return json_response(DeletedFile(name))
@@ -208,7 +208,7 @@ class FileContent(OneFile):
     raw = True
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
-        """Its bytes, as the socket takes them. Raises NotFound."""
+        """Send the bytes of a file as fast as the client reads. Raises NotFound."""
         store = store_of(frontend)
         found = store.file(self.named(context), context.owner)
         headers = {"Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff"}
@@ -223,6 +223,6 @@ class FileContent(OneFile):
             if context.request.method != "HEAD":
                 while left and (data := await asyncio.to_thread(file.read, min(left, 4 * PART))):
                     left -= len(data)
-                    await response.write(data)  # the connection ends when its client reads nothing
+                    await response.write(data)  # `client_timeout` ends a connection whose client reads nothing
             await response.write_eof()
             return response

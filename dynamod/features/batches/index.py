@@ -1,7 +1,7 @@
-"""What is known of all files, in memory: a list of them reads from disk what is new since the last one.
+"""Records of all files, in memory. A list of files reads from disk only the records that are new since the last list.
 
-Several processes share the folder. Each looks at the folder's time of change, and reads the names when it differs. A
-record is written once and never changed.
+Several processes share the folder. Each process compares the folder's time of change, and reads the names when the
+time differs. A record is written once and never changed.
 """
 
 import os
@@ -13,15 +13,15 @@ from pathlib import Path
 from .records import FileObject, FileRecord
 
 SETTLED_NS = 100_000_000
-"""Nanoseconds after which a change of the folder has a time of its own: file systems count time in ticks."""
+"""Nanoseconds after which a later change of the folder has another time: file systems count time in ticks."""
 READS_AT_ONCE = 50
-"""Records that are read until the thread rests, since it shares the interpreter with the event loop."""
+"""Records that are read between two rests: the thread shares the interpreter with the event loop."""
 REST_S = 0.002
-"""Seconds of that rest."""
+"""Seconds of a rest."""
 
 
 class FileIndex:
-    """All files of a folder. `read`: the record of a file on disk, None without one. Its calls belong in a thread."""
+    """All files of a folder. `read`: the record of a file on disk, or None. Methods block: call them in a thread."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class FileIndex:
     ) -> None:
         self._folder, self._read, self._now, self._rest = folder, read, now, rest
         self._lock = threading.Lock()
-        self._seen = -1  # the folder's time of change that the index is as new as
+        self._seen = -1  # time of change of the folder when the index was read
         self._records: dict[str, FileRecord] = {}
         self._owners: dict[str, dict[str, FileRecord]] = {}
-        self._sorted: dict[str, list[FileObject]] = {}  # of owners whose files have not changed since
+        self._sorted: dict[str, list[FileObject]] = {}  # by owner, until a file of the owner changes
 
     def files(self, owner: str) -> list[FileObject]:
-        """Those of this owner, the newest first. The list is not to be changed."""
+        """Files of an owner, the newest first. Callers must not change the list."""
         with self._lock:
             self._refresh()
             found = self._sorted.get(owner)
@@ -48,7 +48,7 @@ class FileIndex:
             return found
 
     def refresh(self) -> None:
-        """Read what is new, so that the next list has little to do."""
+        """Read new records, so that the next list is quick."""
         with self._lock:
             self._refresh()
 

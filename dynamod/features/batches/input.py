@@ -1,4 +1,4 @@
-"""The input of a batch: which lines can be asked, where they are in the file, and what is wrong with the others."""
+"""The input of a batch: lines that can be asked with their places in the file, and mistakes of other lines."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from dynamod.preprocess.scan import LARGE, check_size
 from .records import Mistake
 
 LINES = 50_000
-"""Most requests of a batch, as OpenAI has it."""
-_MARK = b"\xef\xbb\xbf"  # of UTF-8, which some editors write
+"""Most requests of a batch, the limit of OpenAI's API."""
+_MARK = b"\xef\xbb\xbf"  # byte order mark that some editors write
 HINT = "a line is a request in OpenAI's batch form"
 
 
 class BadInput(UserError):
-    """The batch cannot begin at all. `code`: why, for programs. `mistakes`: of its lines."""
+    """The batch cannot begin. `code`: the reason, for programs. `mistakes`: of lines."""
 
     def __init__(self, code: str, message: str, mistakes: Sequence[Mistake] = ()) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class BadInput(UserError):
 
 @dataclass(frozen=True, slots=True)
 class RawEntry:
-    """One request whose body stays as the client wrote it."""
+    """One request, whose body has the bytes that the client wrote."""
 
     keys: dict[str, Any]
     url: str
@@ -53,7 +53,7 @@ _streamed = msgspec.json.Decoder(_Streamed).decode
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line that can be asked: its number from 1, and its bytes in the file."""
+    """A line that can be asked: number from 1, first byte and bytes in the file."""
 
     number: int
     offset: int
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(slots=True)
 class Input:
-    """What was found in a file."""
+    """Lines of a file. `urls`: routes that lines may ask."""
 
     file: Path
     urls: Collection[str]
@@ -71,7 +71,7 @@ class Input:
 
     @property
     def total(self) -> int:
-        """Its lines, but for empty ones."""
+        """Number of lines that are not empty."""
         return len(self.places) + len(self.mistakes)
 
     def entry(self, place: Place) -> RawEntry:
@@ -82,7 +82,7 @@ class Input:
 
 
 def read_input(path: Path, urls: Collection[str], longest: int) -> Input:
-    """Look at all lines. `longest`: bytes that a line may have. Takes its time: for a thread.
+    """Check all lines. `longest`: most bytes of a line. Blocks for long: call it in a thread.
 
     Raises BadInput when no line can be asked or there are too many, OSError.
     """
@@ -116,7 +116,7 @@ def read_input(path: Path, urls: Collection[str], longest: int) -> Input:
 
 
 def _entry(line: bytes, number: int, urls: Collection[str]) -> RawEntry:
-    """A line that is in order; its body is looked at when it is asked, as the body of any request."""
+    """The request of a line. The endpoint checks the body when the line is asked. Raises UserError."""
     where = f"line {number}"
     line = line.removeprefix(_MARK) if number == 1 else line
     try:
@@ -135,7 +135,7 @@ def _entry(line: bytes, number: int, urls: Collection[str]) -> RawEntry:
 
 
 def _raw_entry(line: bytes, where: str, urls: Collection[str]) -> RawEntry:
-    """A line of which only the outer members are decoded. Raises UserError, msgspec's errors."""
+    """The request of a line, of which only outer members are decoded. Raises UserError, msgspec's errors."""
     found = _line(line)
     body = bytes(found.body)
     outer = {"custom_id": found.custom_id, "method": found.method, "url": found.url}

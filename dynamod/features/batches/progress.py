@@ -1,4 +1,4 @@
-"""The answers of a batch as they come: two files that a killed process leaves behind, and the next one goes on with."""
+"""The answers of a batch in two files. After the death of a process the next process continues both files."""
 
 import os
 import re
@@ -20,16 +20,16 @@ from .store import Store
 COMPLETED, FAILED = "completed", "failed"
 """Values of the metric label `status`, by which lines are counted."""
 MOST_DEATHS = 2
-"""Deaths of processes at one line, after which it is answered with an error."""
+"""Deaths of processes at one line, after which the answer to the line is an error."""
 INPUT = 0
-"""The number that stands for the look at the whole input."""
+"""The number of the check of the whole input."""
 _MARK = re.compile(rb"([+-])(\d{1,9})\n")
 
 
 class Progress:
-    """The files of one batch, open. Context manager; raises OSError. `done`: numbers of the lines that are answered.
+    """The open files of one batch, a context manager. Raises OSError. `done`: numbers of the lines that have answers.
 
-    `answered`: counts those that are written here, of all batches.
+    `answered`: counts answers that this process writes, of all batches.
     """
 
     def __init__(self, store: Store, record: BatchRecord, answered: Counter[str]) -> None:
@@ -56,7 +56,7 @@ class Progress:
         return f"{self._prefix}{number}"
 
     def write(self, number: int, row: dict[str, Any], *, good: bool) -> None:
-        """Add the answer to a line, which stands in its file when this returns. Raises OSError."""
+        """Write the answer to a line; the file has the answer when the call returns. Raises OSError."""
         write_row(self._files[not good], row)
         self.done.add(number)
         self._answered[COMPLETED if good else FAILED] += 1
@@ -66,7 +66,7 @@ class Progress:
             self.counts.failed += 1
 
     def sync(self) -> None:
-        """Bring all to the disk."""
+        """Bring all answers to the disk."""
         for file in self._files:
             os.fsync(file.fileno())
 
@@ -75,11 +75,11 @@ class _Row(msgspec.Struct):
     id: str
 
 
-_row = msgspec.json.Decoder(_Row).decode  # skips the answer, which may be long
+_row = msgspec.json.Decoder(_Row).decode  # does not decode the answer, which may be long
 
 
 def _whole_lines(path: Path, prefix: str) -> set[int]:
-    """Numbers of the lines that a file answers; a line that was cut off is removed."""
+    """Numbers of the lines that have answers in a file. Cuts an incomplete line off the file."""
     found, size = set[int](), 0
     if not path.exists():
         return found
@@ -90,17 +90,17 @@ def _whole_lines(path: Path, prefix: str) -> set[int]:
             try:
                 found.add(int(_row(line).id.removeprefix(prefix)))
             except ValueError:
-                break  # blocks that a machine has not written before it lost power
+                break  # blocks that were never written, because the machine lost power
             size += len(line)
     os.truncate(path, size)
     return found
 
 
 class Begun:
-    """Which lines of a batch were begun, on disk: a line at which the process dies twice is not asked a third time.
+    """Marks of begun lines, on disk: a line at which two processes have died is not asked a third time.
 
     The file has a text line `+NUMBER` where a line of the batch is begun, and `-NUMBER` where work at the line has
-    stopped without a death. Number 0 is the look at the whole input. Raises OSError.
+    stopped without a death. Number 0 is the check of the whole input. Raises OSError.
     """
 
     def __init__(self, path: Path, create: Callable[[Path], FileIO]) -> None:
@@ -111,12 +111,12 @@ class Begun:
         self._file = create(path)
 
     def deaths(self, number: int) -> int:
-        """How many processes have died while they worked at a line."""
+        """Number of processes that have died while they worked at a line."""
         return self._deaths[number]
 
     @contextmanager
     def working(self, number: int) -> Iterator[None]:
-        """Marks a line as begun; the end of the block takes that back, a death of the process does not."""
+        """Mark a line as begun. The end of the block takes the mark back, the death of the process does not."""
         self._file.write(b"+%d\n" % number)
         try:
             yield
@@ -124,5 +124,5 @@ class Begun:
             self._file.write(b"-%d\n" % number)
 
     def close(self) -> None:
-        """Write no more marks."""
+        """Close the file of marks."""
         self._file.close()

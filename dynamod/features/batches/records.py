@@ -1,4 +1,4 @@
-"""What is known of a file and of a batch: OpenAI's objects, the records of them on disk, and errors."""
+"""Files and batches: OpenAI's objects, the records on disk, and errors."""
 
 import errno
 import secrets
@@ -36,7 +36,7 @@ class FileObject(msgspec.Struct, frozen=True):
 
 
 class FileRecord(msgspec.Struct, frozen=True):
-    """`owner`: whose key made it. `order`: nanoseconds since 1970, for lists."""
+    """A file on disk. `owner`: of the key that made the file. `order`: nanoseconds since 1970, for lists."""
 
     owner: str
     order: int
@@ -44,7 +44,7 @@ class FileRecord(msgspec.Struct, frozen=True):
 
 
 class DeletedFile(msgspec.Struct, frozen=True):
-    """The answer to DELETE."""
+    """The answer to DELETE /v1/files/{id}."""
 
     id: str
     deleted: bool = True
@@ -62,7 +62,7 @@ class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Counts(msgspec.Struct):
-    """Requests of a batch: those with an answer, those without one."""
+    """Numbers of requests of a batch: all, those with status 200, other ones."""
 
     total: int = 0
     completed: int = 0
@@ -70,7 +70,7 @@ class Counts(msgspec.Struct):
 
 
 class Mistake(msgspec.Struct, frozen=True):
-    """Something wrong with the input. `line`: its number from 1, None: the whole."""
+    """A mistake of the input. `line`: number from 1; None: the whole input."""
 
     code: str
     message: str
@@ -79,7 +79,7 @@ class Mistake(msgspec.Struct, frozen=True):
 
 
 class Mistakes(msgspec.Struct, frozen=True):
-    """OpenAI's list of them."""
+    """OpenAI's list of mistakes."""
 
     data: list[Mistake]
     object: Literal["list"] = "list"
@@ -111,9 +111,9 @@ class BatchObject(msgspec.Struct):
 
 
 class BatchRecord(msgspec.Struct):
-    """`output`, `error`: ids of the files that its answers are written into, which are shown at its end.
+    """A batch on disk. `output`, `error`: ids of the files of answers, which clients see after the end of the batch.
 
-    `ending`: what it is to become when its files are closed. `owner`, `order`: as of a file.
+    `ending`: the status that the batch gets when the files are complete. `owner`, `order`: as of a file.
     """
 
     owner: str
@@ -125,7 +125,7 @@ class BatchRecord(msgspec.Struct):
 
 
 def file_id() -> str:
-    """A new one, which cannot be guessed."""
+    """A new id of a file, which cannot be guessed."""
     return f"file-{secrets.token_hex(16)}"
 
 
@@ -146,7 +146,7 @@ def new_batch(asked: BatchRequest, owner: str) -> BatchRecord:
 
 
 def gone(name: str) -> NotFound:
-    """404 for a file that is not here."""
+    """404 for an unknown file."""
     return NotFound(f"there is no file `{name[:200]}` here", param="id", code="file_not_found")
 
 

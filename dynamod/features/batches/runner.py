@@ -1,4 +1,4 @@
-"""Works at the batches of a folder, a few at a time, beside the other processes that do so; metrics of that work."""
+"""Works at the batches of a folder, a few at a time, beside other processes of the same folder; metrics of batches."""
 
 import asyncio
 import logging
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.frontend")
 
 BATCHES_AT_ONCE = 4
-"""Batches in work in one process; they share the requests that may be in flight."""
+"""Batches in work in one process; all of them share the limit of requests in flight."""
 LOOK = 0.5
-"""Seconds between looks for a batch that nobody works at."""
+"""Seconds between two searches for a batch without a process."""
 BROKEN = 10.0
-"""Seconds until the next look after a batch that could not be worked at."""
+"""Seconds until the next search after a batch has failed with an unexpected error."""
 
 
 class Runner:
-    """`run` works until it is cancelled; what is in flight then is asked again by the next one.
+    """`run` works until it is cancelled. The next process asks the requests in flight again.
 
-    `inflight`: requests at once. `longest`: bytes of a line.
+    `inflight`: most requests in flight. `longest`: most bytes of a line.
     """
 
     def __init__(self, store: Store, asker: Asker, inflight: int, longest: int) -> None:
         self._store, self._asker, self._inflight, self._longest = store, asker, inflight, longest
         self._at_once = asyncio.Semaphore(inflight)
-        self._alone = asyncio.Lock()  # of lines at which a process has died: one of all batches at a time
-        self.answered: Counter[str] = Counter()  # lines, by how
-        self._owners: Counter[str] = Counter()  # batches of each that are in work here
+        self._alone = asyncio.Lock()  # held for a line at which a process has died: one such line at a time
+        self.answered: Counter[str] = Counter()  # lines by `status`
+        self._owners: Counter[str] = Counter()  # batches in work in this process, by owner
 
     async def run(self) -> None:
-        """Never ends by itself."""
+        """Work until the task is cancelled."""
         try:
             await asyncio.to_thread(self._store.prepare)
         except OSError as error:
@@ -48,7 +48,7 @@ class Runner:
         await asyncio.gather(self._loop(over=True), *[self._loop() for _ in range(BATCHES_AT_ONCE)])
 
     async def _loop(self, *, over: bool = False) -> None:
-        """`over`: only batches that are cancelled or expired, which do not wait for the end of others."""
+        """Work at one batch after the other. `over`: only at cancelled and expired batches, which must not wait."""
         while True:
             try:
                 worked = await self._one(over=over)
@@ -60,7 +60,7 @@ class Runner:
                     await asyncio.sleep(LOOK)
 
     async def _one(self, *, over: bool) -> bool:
-        """Work at a batch that nobody works at; whether there was one. Owners with few in work go first."""
+        """Work at a batch without a process; return whether there was one. Owners with few batches in work go first."""
         found = await asyncio.to_thread(self._store.unfinished)
         if over:
             found = [one for one in found if self._is_over(one)]

@@ -1,8 +1,8 @@
 """Files and batches in a folder, which several frontends may share.
 
-`files/ID.data` holds bytes, `files/ID.json` says what they are and is written last: without it nobody sees them.
-`batches/ID.json` and `batches/ID.begun` are written by the holder of `batches/ID.lock`; `batches/ID.cancel` asks for
-the end of a batch.
+`files/ID.data` holds the bytes of a file. `files/ID.json` is the record and is written last: clients see only files
+with a record. The holder of `batches/ID.lock` writes `batches/ID.json` and `batches/ID.begun`. `batches/ID.cancel`
+asks for the end of a batch.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ from .index import FileIndex
 from .records import ENDED, BatchRecord, FileObject, FileRecord, StoreFull, gone
 
 FORMAT = 1
-"""Of the files and records. A change that an older release would misread raises it, and older files are migrated."""
+"""Format of files and records. A change that older releases would misread raises the number and migrates old files."""
 FILES, BATCHES = 10_000, 10_000
-"""Most files and batches that are kept."""
+"""Most files and most batches."""
 ABANDONED = 3600.0
-"""Seconds without a byte after which an upload has been given up."""
+"""Seconds without a new byte after which an upload counts as abandoned."""
 T = TypeVar("T")
 _FILE, _BATCH = re.compile(r"file-[0-9a-f]{32}"), re.compile(r"batch_[0-9a-f]{32}")
 
 
 class StoreInUse(RequestError):
-    """409: a batch works with it."""
+    """409: a batch reads the file."""
 
     status = 409
     kind = "invalid_request_error"
@@ -42,24 +42,24 @@ class StoreInUse(RequestError):
 
 
 class Store:
-    """At most `limit` bytes of files below `folder`. Raises UserError when it is not a folder of ours alone."""
+    """At most `limit` bytes of files below `folder`. Raises UserError for a folder that other users may read."""
 
     def __init__(self, folder: str, limit: int) -> None:
         self.limit = limit
         self.urls: Collection[str] = ()
-        """Routes that lines may ask, as soon as a server is made."""
-        self._ended: set[str] = set()  # batches that need no more looks
+        """Routes that lines may ask; known when the HTTP server is made."""
+        self._ended: set[str] = set()  # ids of batches that have ended
         root = own_folder(folder, "batches_dir", "files", "batches")
         check_format(root, "batches_dir", FORMAT)
         self._files, self._batches = root / "files", root / "batches"
         self._index = FileIndex(self._files, lambda name: self._read(self._files, _FILE, name, FileRecord))
 
     def used(self) -> int:
-        """Bytes of all files, those that are being written too."""
+        """Bytes of all files, also of incomplete ones."""
         size = 0
         for entry in os.scandir(self._files):
             if not entry.name.endswith(".json"):
-                with contextlib.suppress(FileNotFoundError):  # deleted in this moment
+                with contextlib.suppress(FileNotFoundError):  # another process has deleted the file
                     size += entry.stat().st_size
         return size
 
@@ -79,39 +79,39 @@ class Store:
     # files
 
     def data(self, name: str) -> Path:
-        """Where the bytes of a file are. `name`: an id that was checked."""
+        """Path of the bytes of a file. `name`: a checked id."""
         return self._files / f"{name}.data"
 
     def upload(self, name: str) -> Path:
-        """Where a file is while it comes."""
+        """Path of an incomplete upload."""
         return self._files / f"{name}.part"
 
     def create(self, path: Path) -> FileIO:
-        """Open a new file that nobody else may read."""
+        """Open a file for appending, with mode 0600. Raises OSError."""
         return FileIO(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
     def add(self, record: FileRecord) -> None:
-        """Show a file whose bytes are there."""
+        """Make a complete file visible."""
         self._write(self._files / f"{record.file.id}.json", record)
 
     def file(self, name: str, owner: str) -> FileObject:
-        """A file of this owner. Raises NotFound."""
+        """A file of an owner. Raises NotFound."""
         record = self._read(self._files, _FILE, name, FileRecord)
         if record is None or record.owner != owner:
             raise gone(name)
         return record.file
 
     def files(self, owner: str) -> list[FileObject]:
-        """Those of this owner, the newest first; not to be changed. It belongs in a thread."""
+        """Files of an owner, the newest first. Callers must not change the list. Blocks: call it in a thread."""
         return self._index.files(owner)
 
     def prepare(self) -> None:
-        """Remove the remains of earlier processes, then fill the index of files. Takes long: call it in a thread."""
+        """Remove the remains of earlier processes, then fill the index of files. Blocks long: call it in a thread."""
         self.sweep()
         self._index.refresh()
 
     def delete(self, name: str, owner: str) -> None:
-        """Forget a file of this owner. Raises NotFound, StoreInUse."""
+        """Delete a file of an owner. Raises NotFound, StoreInUse."""
         self.file(name, owner)
         for record in self.batches(None):
             if record.batch.input_file_id == name and record.batch.status not in ENDED:
@@ -120,7 +120,7 @@ class Store:
             path.unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove uploads that have been given up, and what a crash has left of writing."""
+        """Remove abandoned uploads and the remains of writes that a crash has interrupted."""
         old = time.time() - ABANDONED
         working = {name for one in self.unfinished() for name in (one.output, one.error)}
         for folder in (self._files, self._batches):
@@ -148,29 +148,29 @@ class Store:
         self.put(record)
 
     def batch(self, name: str, owner: str | None) -> BatchRecord:
-        """A batch of this owner, None: of anybody. Raises NotFound."""
+        """A batch of an owner; None: of any owner. Raises NotFound."""
         record = self._read(self._batches, _BATCH, name, BatchRecord)
         if record is None or (owner is not None and record.owner != owner):
             raise NotFound(f"there is no batch `{name[:200]}` here", param="id", code="batch_not_found")
         return self._shown(record)
 
     def batches(self, owner: str | None) -> list[BatchRecord]:
-        """Those of this owner, None: of everybody; the newest first."""
+        """Batches of an owner, the newest first; None: of all owners."""
         found = [one for one in self._all(self._batches, _BATCH, BatchRecord) if owner is None or one.owner == owner]
         return [self._shown(one) for one in sorted(found, key=lambda one: -one.order)]
 
     def unfinished(self) -> list[BatchRecord]:
-        """Batches of everybody that have not ended."""
+        """Batches that have not ended, of all owners."""
         names = {entry.name[:-5] for entry in os.scandir(self._batches) if entry.name.endswith(".json")}
         self._ended &= names
         return [found for name in names - self._ended if (found := self.unended(name)) is not None]
 
     def open(self) -> int:
-        """Batches of everybody that have not ended."""
+        """Number of batches that have not ended, of all owners."""
         return len(self.unfinished())
 
     def unended(self, name: str) -> BatchRecord | None:
-        """As it is on disk; None: it has ended, or is gone."""
+        """The record of a batch on disk; None when the batch has ended or is gone."""
         record = self._read(self._batches, _BATCH, name, BatchRecord)
         if record is not None and record.batch.status in ENDED:
             self._ended.add(name)
@@ -178,21 +178,21 @@ class Store:
         return record
 
     def cancel(self, name: str) -> None:
-        """Ask for the end of a batch. `name`: an id that was checked."""
+        """Ask for the end of a batch. `name`: a checked id."""
         self.create(self._batches / f"{name}.cancel").close()
 
     def cancelled(self, name: str) -> float | None:
-        """When its end was asked for, in seconds since 1970."""
+        """Time at which a client asked for the end of a batch, in seconds since 1970; None: no client has."""
         with contextlib.suppress(FileNotFoundError):
             return (self._batches / f"{name}.cancel").stat().st_mtime
         return None
 
     def begun(self, name: str) -> Path:
-        """Where it stands which lines of a batch were begun (see `Begun`). `name`: an id that was checked."""
+        """Path of the marks of begun lines (`progress.Begun`). `name`: a checked id."""
         return self._batches / f"{name}.begun"
 
     def lock(self, name: str) -> FileIO | None:
-        """Hold a batch until the file is closed; None: somebody else does."""
+        """Hold a batch until the file is closed; None when another process holds the batch."""
         file = self.create(self._batches / f"{name}.lock")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,7 +209,7 @@ class Store:
 
     @staticmethod
     def _write(path: Path, record: FileRecord | BatchRecord) -> None:
-        """Whole, or not at all."""
+        """Write a whole record, or none. Raises OSError."""
         new = path.with_suffix(".new")
         try:
             Store._write_new(new, record)

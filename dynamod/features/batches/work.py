@@ -1,4 +1,4 @@
-"""One batch from where it is to its end, by the process that holds its lock."""
+"""Work at one batch until its end, in the process that holds the lock of the batch."""
 
 import asyncio
 import logging
@@ -21,26 +21,26 @@ from .store import Store
 log = logging.getLogger("dynamod.frontend")
 
 LOOK = 0.25
-"""Seconds between looks whether somebody has cancelled it."""
+"""Seconds between two checks whether a client has cancelled the batch."""
 SAVE = 1.0
-"""Seconds between writes of how far it is."""
+"""Seconds between two writes of the counts of a batch."""
 LONGEST_WAIT = 30.0
-"""Seconds between two tries of a request that finds no room."""
+"""Most seconds between two tries of a request that finds no room."""
 MODELS = 30.0
-"""Seconds that models have to come back after a restart in the middle of a batch."""
+"""Seconds in which models must appear after a restart in the middle of a batch."""
 SHOWN = 100
-"""Mistakes of the input that the batch itself shows; the file of errors has all."""
+"""Mistakes of the input in the object of a batch; the error file has all mistakes."""
 DEADLY = "server_died"
-"""The code of what is answered with an error because processes have died at it."""
+"""Code of the error of a line at which two processes have died."""
 YIELD = 200
-"""Lines that are written without a pause for other work."""
+"""Lines that are written between two pauses for other work."""
 
 
 class Work:
-    """`await Work(...).run()` ends with the batch. `at_once`: requests of all batches of this process together.
+    """`run` returns at the end of the batch. `at_once`: limit of requests in flight of all batches of this process.
 
-    `alone`: held while a line is asked at which a process has died, so that no other line is blamed for the next
-    death. `longest`: bytes of a line. `answered`: counts lines of all batches.
+    `alone`: held while a line is asked at which a process has died, so that the next death is attributed to this line.
+    `width`: most lines of this batch in flight. `longest`: most bytes of a line. `answered`: lines of all batches.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Work:
         self._models_until = time.monotonic() + MODELS if again else 0.0
 
     async def run(self) -> None:
-        """Raises OSError when the record of the batch itself cannot be written."""
+        """Ask all lines, then complete the files. Raises OSError when the record of the batch cannot be written."""
         batch, ending = self._record.batch, self._record.ending
         with ExitStack() as stack:
             if ending is None:
@@ -91,7 +91,7 @@ class Work:
         return "failed"
 
     async def _watch(self, clock: asyncio.Timeout) -> None:
-        """End it when somebody wants that, or its files get too large; write down how far it is."""
+        """Write the counts of the batch; end the batch when a client cancels it or its files become too large."""
         saved = time.monotonic()
         while not self._all.is_set():
             if self._store.cancelled(self._record.batch.id) is not None:
@@ -113,7 +113,7 @@ class Work:
                 pass
 
     def _stop(self, fault: Exception, clock: asyncio.Timeout) -> None:
-        """All that runs for this batch ends, the batch fails."""
+        """End all requests of the batch, which fails."""
         self._fault = self._fault or fault
         if not clock.expired():
             clock.reschedule(0)
@@ -125,7 +125,7 @@ class Work:
         self._store.put(self._record)
 
     async def _ask(self, clock: asyncio.Timeout, stack: ExitStack) -> None:
-        """Ask all lines that are not answered."""
+        """Ask all lines without an answer."""
         try:
             found, progress = await self._prepare(stack)
             begun = self._begun
@@ -136,13 +136,13 @@ class Work:
                     await self._again(found, progress, place, begun)
             rest = iter([place for place in places if not begun.deaths(place.number)])
             await asyncio.gather(*[self._worker(found, progress, rest, clock) for _ in range(self._width)])
-        except Exception as error:  # whatever it is: the other tasks of the batch must end, too
+        except Exception as error:  # any error must end the other tasks of the batch, too
             self._stop(error, clock)
         finally:
             self._all.set()
 
     async def _prepare(self, stack: ExitStack) -> tuple[Input, Progress]:
-        """Look at the input, and at what is answered. Raises BadInput, Unauthorized, OSError."""
+        """Read the input and the answers on disk. Raises BadInput, Unauthorized, OSError."""
         store, record, batch = self._store, self._record, self._record.batch
         self._asker.check_owner(record.owner)
         if self._begun is None:
@@ -174,11 +174,11 @@ class Work:
         try:
             for place in rest:
                 await self._line(found, progress, place)
-        except Exception as error:  # a worker that ends alone would leave the others running
+        except Exception as error:  # without this the other workers of the batch would continue
             self._stop(error, clock)
 
     async def _again(self, found: Input, progress: Progress, place: Place, begun: Begun) -> None:
-        """Ask a line at which a process has died, or answer it with an error when that has happened twice."""
+        """Ask a line at which one process has died; write an error for a line at which two have."""
         if begun.deaths(place.number) < MOST_DEATHS:
             await self._line(found, progress, place)
             return
@@ -209,7 +209,7 @@ class Work:
         progress.write(place.number, row, good=status == 200)
 
     async def _finish(self, ending: Ended, stack: ExitStack) -> None:
-        """Show its files, and say how it ended. What is done already is done again after a crash, to the same end."""
+        """Make the files of the batch visible and write its final status. Safe to repeat after a crash."""
         store, record, batch, now = self._store, self._record, self._record.batch, int(time.time())
         record.ending = ending
         if ending == "expired":
@@ -230,13 +230,13 @@ class Work:
         log.info("batch id=%s ended as %s: %s", batch.id, ending, batch.request_counts)
 
     async def _expire(self, stack: ExitStack) -> None:
-        """Lines that nobody has answered are errors."""
+        """Write an error for each line without an answer."""
         found, progress = self._input, self._progress
         if found is None or progress is None:
             try:
                 found, progress = await self._prepare(stack)
             except (BadInput, RequestError):
-                return  # there is nothing that could have been asked
+                return  # no line could have been asked
         text = "the completion window of the batch has passed"
         for place in found.places:
             if place.number not in progress.done:
@@ -246,7 +246,7 @@ class Work:
                     await asyncio.sleep(0)
 
     def _show(self, name: str, kind: str) -> str | None:
-        """Show a file of answers to the owner of the batch; None: it has none, or nobody wants to know."""
+        """Make a file of answers visible to the owner of the batch; return its id, None for an empty file."""
         path, batch = self._store.data(name), self._record.batch
         size = path.stat().st_size if path.exists() else 0
         if not size:
