@@ -1,0 +1,5 @@
+"""Vectors and scores are tested with the real stack of the ingress's tests."""
+
+from tests.ingress.real.conftest import cache, house, lasting, lived, pace, serve, words
+
+__all__ = ["cache", "house", "lasting", "lived", "pace", "serve", "words"]
