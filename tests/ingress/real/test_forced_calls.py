@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -159,30 +158,3 @@ async def test_a_tool_that_cannot_be_had_is_named(
 async def test_an_engine_without_grammars_is_asked_only(client: openai.AsyncOpenAI) -> None:
     answer = await client.chat.completions.create(**asked(tool_choice="required", max_tokens=4) | {"model": "echo"})
     assert answer.choices[0].message.content
-
-
-@pytest.mark.parametrize("most", [1, 12, 24, 40])
-async def test_anthropics_clients_get_what_there_is(client: openai.AsyncOpenAI, most: int) -> None:
-    tools = [{"name": "weather", "input_schema": WEATHER}]
-    messages: Any = [{"role": "user", "content": "Do it."}]
-    fields: dict[str, Any] = {"tools": tools, "tool_choice": {"type": "tool", "name": "weather"}}
-    base = str(client.base_url).removesuffix("/v1/")
-    async with anthropic.AsyncAnthropic(base_url=base, api_key="unused") as asking:
-        whole = await asking.messages.create(model="sample", max_tokens=most, messages=messages, **fields)
-        async with asking.messages.stream(model="sample", max_tokens=most, messages=messages, **fields) as stream:
-            streamed = await stream.get_final_message()
-    assert whole.stop_reason == streamed.stop_reason
-    assert whole.stop_reason in ("max_tokens", "tool_use")
-    assert [block.model_dump(exclude={"id"}) for block in whole.content] == [
-        block.model_dump(exclude={"id"}) for block in streamed.content
-    ]
-    assert whole.content
-
-
-@pytest.mark.parametrize("most", [1, 12, 24])
-async def test_responses_show_what_there_is(client: openai.AsyncOpenAI, most: int) -> None:
-    tools: Any = [{"type": "function", "name": "weather", "parameters": WEATHER}]
-    fields: dict[str, Any] = {"tools": tools, "tool_choice": "required", "max_output_tokens": most}
-    response = await client.responses.create(model="sample", input="Do it.", **fields)
-    assert response.status == "incomplete"
-    assert response.output

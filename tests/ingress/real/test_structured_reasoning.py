@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -21,17 +20,16 @@ TOOLS: list[Any] = [
 ]
 
 
-@pytest.fixture
-async def url(house: Any, serve: Any, until: Any) -> str:
+async def fill(house: Any) -> None:
     await house.start()
     await house.worker(mocker, reasoning_parser="deepseek_r1", tool_call_parser="hermes")
-    await until(lambda: house.processor.cards)
-    found: str = await serve()
-    return found
 
 
 @pytest.fixture
-async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
+async def client(house: Any, serve: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    await fill(house)
+    await until(lambda: house.processor.cards)
+    url = await serve()
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as made:
         yield made
 
@@ -74,19 +72,6 @@ async def test_calls_come_behind_the_reasoning(client: openai.AsyncOpenAI, choic
     for call in message.tool_calls:
         assert call.function.name == "weather"
         assert json.loads(call.function.arguments).keys() == {"city"}
-
-
-async def test_the_other_interfaces_have_it_too(client: openai.AsyncOpenAI, url: str) -> None:
-    response = await client.responses.parse(model="sample", input="An order.", text_format=Order)
-    assert [item.type for item in response.output] == ["reasoning", "message"]
-    assert isinstance(response.output_parsed, Order)
-    assert response.usage
-    assert response.usage.output_tokens_details.reasoning_tokens > 5
-    async with anthropic.AsyncAnthropic(base_url=url, api_key="unused", max_retries=0) as other:
-        asked: Any = {"model": "sample", "max_tokens": 1000, "messages": [{"role": "user", "content": "An order."}]}
-        message = await other.messages.parse(**asked, output_format=Order)
-    assert [block.type for block in message.content] == ["thinking", "text"]
-    assert isinstance(message.parsed_output, Order)
 
 
 async def test_reasoning_that_is_cut_off_is_no_answer(client: openai.AsyncOpenAI) -> None:

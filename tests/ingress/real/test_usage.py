@@ -15,11 +15,15 @@ PROMPT = "What is it worth to you to send this somewhere else, and what does it 
 BLOCK = 64  # the mocker's
 
 
-@pytest.fixture
-async def client(house: Any, serve: Any, until: Any, words: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+async def fill(house: Any) -> None:
     await house.start()
     await house.worker(Mocker, reasoning_parser="none")
-    await house.worker(words.EchoCore, "thinks", reasoning_parser="basic")
+    await house.worker(name="thinks", reasoning_parser="basic")
+
+
+@pytest.fixture
+async def client(house: Any, serve: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    await fill(house)
     await until(lambda: len(house.processor.cards) == 2)
     async with openai.AsyncOpenAI(base_url=f"{await serve()}/v1", api_key="unused") as client:
         yield client
@@ -58,28 +62,11 @@ async def test_cached_tokens_in_every_form_of_answer(client: openai.AsyncOpenAI)
     assert chat[-1].usage.prompt_tokens_details is not None
     assert chat[-1].usage.prompt_tokens_details.cached_tokens == expected(first["prompt_tokens"])
 
-    message = (await post(client, "/messages", messages=messages, max_tokens=2))["usage"]
-    assert message["cache_read_input_tokens"] == expected(first["prompt_tokens"])
-    assert message["input_tokens"] + message["cache_read_input_tokens"] == first["prompt_tokens"]
-    response = (await post(client, "/responses", input=PROMPT, max_output_tokens=2))["usage"]
-    assert response["input_tokens_details"]["cached_tokens"] == expected(first["prompt_tokens"])
+
+THOUGHTS = ("<think>Which city is it?</think>Paris", "Paris", "a < b <think>so</think>\nParis")
 
 
-async def test_a_streamed_message_begins_with_what_was_cached(client: openai.AsyncOpenAI, serve: Any) -> None:
-    import anthropic
-
-    messages: Any = [{"role": "user", "content": PROMPT}]
-    root = str(client.base_url).removesuffix("/v1/")
-    async with anthropic.AsyncAnthropic(base_url=root, api_key="unused") as other:
-        for read in (0, None):
-            stream = await other.messages.create(model="sample", messages=messages, max_tokens=2, stream=True)
-            events = [event async for event in stream]
-            found = next(event for event in events if event.type == "message_start").message.usage
-            read = expected(found.input_tokens + (found.cache_read_input_tokens or 0)) if read is None else read
-            assert found.cache_read_input_tokens == read
-
-
-@pytest.mark.parametrize("text", ["<think>Which city is it?</think>Paris", "Paris", "a < b <think>so</think>\nParis"])
+@pytest.mark.parametrize("text", THOUGHTS)
 async def test_reasoning_tokens(client: openai.AsyncOpenAI, house: Any, text: str) -> None:
     raw: Any = {"nvext": {"use_raw_prompt": True}}
     messages: Any = [{"role": "user", "content": text}]
@@ -93,9 +80,6 @@ async def test_reasoning_tokens(client: openai.AsyncOpenAI, house: Any, text: st
     options: Any = {"stream": True, "stream_options": {"include_usage": True}}
     chunks = [one async for one in await client.chat.completions.create(**fields, **options)]
     assert chunks[-1].usage == whole
-    response = await client.responses.create(model="thinks", input=messages, extra_body=raw)
-    assert response.usage is not None
-    assert response.usage.output_tokens_details.reasoning_tokens == count
 
 
 def reasoning(tokenizer: Any, text: str) -> int:
