@@ -1,6 +1,6 @@
 """Features are tested with what the tests of the core have: server and backend, requests in flight."""
 
-from ..ingress.conftest import backend, connect, serve, server, until
+from ..ingress.conftest import backend, connect, serve, server, threaded, until
 from ..migration.conftest import words
 
-__all__ = ["backend", "connect", "serve", "server", "until", "words"]
+__all__ = ["backend", "connect", "serve", "server", "threaded", "until", "words"]

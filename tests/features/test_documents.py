@@ -1,0 +1,46 @@
+"""The routes of features in /openapi.json: all are there, and answers are as the document says."""
+
+from typing import Any
+
+import pytest
+import schemathesis
+
+from dynamod.extension.installed import enabled
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.openapi import document
+from dynamod.ingress.api.table import endpoints
+from tests.ingress.test_any_request import FEW, check_answer
+
+MADE = document(endpoints(), FrontendSettings())
+PATHS = {feature.name: sorted({one.path for one in feature.endpoints()}) for feature in enabled()}
+ROUTES = {
+    "anthropic": {"/v1/messages", "/v1/messages/count_tokens"},
+    "batches": {
+        *("/v1/files", "/v1/files/{id}", "/v1/files/{id}/content"),
+        *("/v1/batches", "/v1/batches/{id}", "/v1/batches/{id}/cancel"),
+    },
+    "embeddings": {"/v1/embeddings", "/v1/score", "/v1/rerank"},
+    "lora": {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"},
+    "responses": {
+        *("/v1/responses", "/v1/responses/{id}", "/v1/responses/input_tokens", "/v1/responses/{id}/input_items"),
+        "/v1/responses/{id}/cancel",
+    },
+}
+schema = schemathesis.openapi.from_dict(MADE).include(path=[path for paths in PATHS.values() for path in paths])
+
+
+@pytest.mark.parametrize("feature", PATHS)
+def test_the_document_covers_every_route(feature: str) -> None:
+    assert set(PATHS[feature]) == ROUTES.get(feature, set())
+    assert MADE["paths"].keys() >= set(PATHS[feature])
+
+
+@schema.parametrize()
+@FEW
+def test_answers_are_as_the_document_says(threaded: Any, case: Any) -> None:
+    turns = case.body.get("messages") if isinstance(case.body, dict) else None
+    last = turns[-1] if isinstance(turns, list) and turns else None
+    if "/messages" in case.path and isinstance(last, dict) and last.get("role") == "assistant":
+        turns.append({"role": "user", "content": "x"})  # what the template can go on from is not in the document
+    # Counting looks at the model: its context and template, which a document cannot know.
+    check_answer(threaded, case, accepts=not case.path.endswith("/input_tokens"))
