@@ -34,7 +34,7 @@ def sealed(reasoning: str) -> str:
 
 
 def unsealed(text: str | None) -> str:
-    """The reasoning; empty for that of another server, which nobody can read."""
+    """The reasoning; empty for that of another server, which is encrypted."""
     if text is None or not text.startswith(_SEAL):
         return ""
     try:

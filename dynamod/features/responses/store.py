@@ -128,7 +128,7 @@ class ResponseStore:
                 yield database
 
     async def _find(self, find: Callable[[sqlite3.Connection], T | None]) -> T | None:
-        """What is there, or comes at once: another frontend may be about to write it."""
+        """The kept response, also one that comes at once: another frontend may be about to write it."""
         for wait in self._late:
             if (found := await self._do(find)) is not None:
                 return found
