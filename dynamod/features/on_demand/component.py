@@ -17,14 +17,14 @@ from dynamod.ingress.processor import GetBackend, ProcessorBackend
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.memory import resident
-from dynamod.ondemand.backend import OnDemandBackend
-from dynamod.ondemand.keeper import ModelKeeper
-from dynamod.ondemand.settings import OnDemandSettings, names_of
+from dynamod.runtime.components.configured import configured_card
+from dynamod.runtime.components.processes import Processes
+from dynamod.runtime.components.processor import CATCH_UP, ProcessorComponent
 from dynamod.runtime.context import ComponentContext, ProcessContext
 
-from .configured import configured_card
-from .processes import Processes
-from .processor import CATCH_UP, ProcessorComponent
+from .backend import OnDemandBackend
+from .keeper import ModelKeeper
+from .settings import OnDemandSettings, names_of
 
 log = logging.getLogger("dynamod.frontend")
 

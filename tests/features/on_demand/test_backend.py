@@ -10,13 +10,13 @@ import pytest
 
 from dynamod.actor import System
 from dynamod.actor.testing import virtual
+from dynamod.features.on_demand.backend import OnDemandBackend
+from dynamod.features.on_demand.keeper import ModelKeeper
+from dynamod.features.on_demand.settings import Budget, ModelSettings
 from dynamod.ingress.base import Job
 from dynamod.message.discovery import Adapter, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError
 from dynamod.message.openai import EngineFields
-from dynamod.ondemand.backend import OnDemandBackend
-from dynamod.ondemand.keeper import ModelKeeper
-from dynamod.ondemand.settings import Budget, ModelSettings
 
 from .test_keeper import Workers
 
