@@ -8,6 +8,7 @@ from dynamod.extension.feature import Feature
 
 if TYPE_CHECKING:
     from dynamod.graph.graph import Graph, ServiceSpec
+    from dynamod.ingress.parts import ProcessorContext
 
     from .settings import OnDemandSettings
 
@@ -35,8 +36,15 @@ def _starts(settings: "OnDemandSettings") -> tuple[Collection[str], int | None]:
     return {model.component for model in models.values()}, budget.models
 
 
+def _processor(context: "ProcessorContext") -> object:
+    from .parked import ParkedModels
+
+    return ParkedModels(context)
+
+
 FEATURE = Feature(
     "on_demand",
     "models that are loaded when a request asks for them, within a budget: `models:` in a config file",
+    processor=_processor,
     components={"ondemand": Component(_actor, _settings, _check, ingress=True, starts=_starts)},
 )

@@ -44,7 +44,6 @@ class OnDemandComponent(ProcessorComponent):
         self._keeper = ModelKeeper(
             self._on_demand, budget, Processes(registry), self._serves, self._memory, self._keepers.first
         )
-        self.parked.coming = self._comes
         self.reserved = self._names = names_of(self._on_demand)
 
     def _comes(self, name: str) -> bool:
@@ -54,6 +53,7 @@ class OnDemandComponent(ProcessorComponent):
     async def started(self) -> None:
         """Read the cards of all models, then look after their workers."""
         await super().started()
+        self.parts["on_demand"].coming = self._comes  # type: ignore
         for name, one in self._on_demand.items():
             self.context.task(self._keep(name, one.component), f"card of {name}")
         try:

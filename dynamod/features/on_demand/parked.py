@@ -1,16 +1,20 @@
-"""Models that can be asked for although nobody serves them: a planner starts workers while requests wait for them."""
+"""Models that can be asked for although no worker serves them: a planner starts workers while requests wait."""
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Collection, Generator
+from contextlib import asynccontextmanager, contextmanager
 
+import msgspec
+
+from dynamod.discovery.keys import PARKED, wanted_key
 from dynamod.discovery.records import decoded
-from dynamod.discovery.view import View
-from dynamod.message.discovery import ModelCard
+from dynamod.ingress.base import Job, ResponseSink, Run
+from dynamod.ingress.parts import Begin, ProcessorContext, ProcessorPart
+from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import Overloaded
-from dynamod.message.pools import ParkedModel
+from dynamod.message.pools import ParkedModel, WantedModel
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -18,30 +22,30 @@ GRACE = 30.0
 """Seconds for which a model stays although its planner has gone: another planner may take over."""
 
 
-class ParkedModels:
-    """`want(model, waits)`: publish that requests wait for a model, or that none does any more.
+class ParkedModels(ProcessorPart):
+    """Models that planners start workers for: who asks for one waits. The records of planners stand in the registry.
 
-    `keep(card)`, `forget(name)`: from now on the model can be asked for, or only while somebody serves it.
-    `coming(name)`: whether a worker comes without a planner; set by the owner that starts workers for requests.
-    `changed()` is called when what planners say has changed.
+    `want(model, waits)` publishes that requests wait for a model, or that none waits any more.
     """
 
-    def __init__(
-        self,
-        view: View,
-        want: Callable[[str, bool], None],
-        keep: Callable[[ModelCard], None],
-        forget: Callable[[str], None],
-    ) -> None:
-        self._view, self._want, self._keep, self._forget = view, want, keep, forget
-        self.coming: Callable[[str], bool] = lambda _name: False
-        self.changed: Callable[[], None] = lambda: None
+    def __init__(self, context: ProcessorContext) -> None:
+        super().__init__(context)
+        self._view, self.want = context.view, self._publish
         self._records: dict[str, ParkedModel] = {}  # by key
         self._models: dict[str, ParkedModel] = {}
-        self._leaving: dict[str, asyncio.TimerHandle] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
         self._waiting: Counter[str] = Counter()
         self._changed = asyncio.Event()
-        view.on_change(self._changed.set)
+        self._view.on_change(self._changed.set)
+
+    async def prepare(self) -> None:
+        """Follow the records of planners, but not where the processor serves one address only."""
+        if self.context.link is not None and self._view.only is None:
+            self.context.link.watch(PARKED, self.record)
+
+    def coming(self, name: str) -> bool:
+        """Whether a worker of the model starts without a planner."""
+        return False
 
     def record(self, key: str, value: bytes | None) -> None:
         """What stands at a key of the registry now."""
@@ -51,44 +55,39 @@ class ParkedModels:
         for name in {one.card.name for one in (before, record) if one is not None}:
             self._revise(name)
         self._changed.set()
-        self.changed()
+        self.context.revise()
 
     def _revise(self, name: str) -> None:
         found = next((one for one in self._records.values() if one.card.name == name), None)
         if found is not None:
-            if (timer := self._leaving.pop(name, None)) is not None:
-                timer.cancel()
+            if (leaving := self._leaving.pop(name, None)) is not None:
+                leaving.cancel()
             elif name not in self._models:
-                self._keep(found.card)
+                self.context.keep(found.card)
             self._models[name] = found
         elif name in self._models and name not in self._leaving:
-            self._leaving[name] = asyncio.get_running_loop().call_later(GRACE, self._left, name)
+            self._leaving[name] = self.context.spawn(self._leave(name), f"planner of {name}")
 
-    def _left(self, name: str) -> None:
+    async def _leave(self, name: str) -> None:
+        await asyncio.sleep(GRACE)
         del self._leaving[name], self._models[name]
         self._changed.set()
-        self._forget(name)
-        self.changed()
-
-    def close(self) -> None:
-        """Wait for no planner any more."""
-        for timer in self._leaving.values():
-            timer.cancel()
+        self.context.forget(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._models
 
     def places(self, names: Collection[str]) -> set[str]:
-        """Where these models are served, or will be when a request asks for them: dyn://..."""
+        """Where planners start workers of these models: dyn://..."""
         return {record.place for name, record in self._models.items() if name in names and not record.problem}
 
-    def hopeful(self, name: str) -> bool:
-        """Whether no planner says of the model that it can start no worker now."""
+    def can_start(self, name: str) -> bool:
+        """False: the planner of the model starts no worker now."""
         record = self._models.get(name)
         return record is None or not record.problem
 
     def starts(self, card: ModelCard) -> bool:
-        """Whether nobody serves the model, or that below an adapter, and a worker comes for those who wait."""
+        """Whether no worker serves the model, or the model below an adapter, and one starts for requests that wait."""
         record = self._models.get(card.base)
         if not self.coming(card.base) and (record is None or record.problem):
             return False
@@ -99,14 +98,42 @@ class ParkedModels:
         """Let the planner know meanwhile that a request waits for the model."""
         self._waiting[name] += 1
         if self._waiting[name] == 1:
-            self._want(name, True)
+            self.want(name, True)
         try:
             yield
         finally:
             self._waiting[name] -= 1
             if not self._waiting[name]:
                 del self._waiting[name]
-                self._want(name, False)
+                self.want(name, False)
+
+    def _publish(self, name: str, waits: bool) -> None:
+        link = self.context.link
+        if link is not None and waits:
+            link.put(wanted_key(link.lease, name), msgspec.json.encode(WantedModel(name)))
+        elif link is not None:
+            link.delete(wanted_key(link.lease, name))
+
+    async def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Run:
+        """Wait until the model has the workers that the request needs, if the request can be served."""
+        cards = self.context.cards()
+        asked = cards.get(job.request.model)
+        card = cards.get(asked.base) if asked is not None and asked.base in self else None
+        if card is not None:
+            if not self._view.served(card.name, card, "").instances:
+                await self.context.check(job)
+                await self.served(card, "", self.context.queue_timeout)
+            card = self.context.cards().get(card.name, card)  # that of the worker
+            if card.capabilities.needs_prefill:
+                await self.served(card, PREFILL, self.context.queue_timeout)
+        return await begin(job, sink)
+
+    @asynccontextmanager
+    async def held(self, model: str) -> AsyncGenerator[None]:
+        """Wait until the model has a worker."""
+        if model in self and (card := self.context.cards().get(model)) is not None:
+            await self.served(card, "", self.context.queue_timeout)
+        yield
 
     async def served(self, card: ModelCard, pool: str, timeout: float | None) -> None:
         """Come back when somebody serves the model in this pool, at once where no planner starts workers for it.
