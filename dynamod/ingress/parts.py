@@ -12,6 +12,7 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View
@@ -81,6 +82,14 @@ class ProcessorPart:
         """Where the part has workers of these models started: dyn://..."""
         return ()
 
+    def aliases(self) -> Mapping[str, str]:
+        """Other names for requests, with the names of the models that they mean."""
+        return {}
+
+    def states(self) -> Mapping[str, Any]:
+        """By model, objects with the `state` of its worker, for `seconds`, and the `error` of the last start."""
+        return {}
+
     def wanted(self, name: str) -> AbstractContextManager[None]:
         """Entered while a request that has begun waits for a worker of a model that `starts`."""
         return nullcontext()
@@ -114,6 +123,11 @@ class ProcessorParts(dict[str, ProcessorPart]):
     def places(self, names: Collection[str]) -> set[str]:
         """Those of all of them."""
         return {place for part in self.values() for place in part.places(names)}
+
+    def named(self, cards: Mapping[str, ModelCard]) -> Mapping[str, ModelCard]:
+        """The cards, also by the aliases of their models."""
+        aliases = {alias: name for part in self.values() for alias, name in part.aliases().items() if name in cards}
+        return {**cards, **{alias: cards[name] for alias, name in aliases.items()}} if aliases else cards
 
     @contextmanager
     def wanted(self, name: str) -> Generator[None]:

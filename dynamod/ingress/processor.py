@@ -7,8 +7,7 @@ actor of its own below it. Requests come by the `ProcessorBackend` that it publi
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -41,8 +40,6 @@ from .router_metrics import loop_row
 
 if TYPE_CHECKING:
     from dynamod.structured.checks import GrammarChecks
-
-    from .api.endpoint import Endpoint
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -83,15 +80,12 @@ class ProcessorBackend:
     mailbox.
     """
 
-    endpoints: "Sequence[Endpoint]" = ()
-    """Those that only this backend has."""
-
     def __init__(self, ref: Ref, processor: "Processor", view: View) -> None:
         self._processor, self._view = processor, view
 
     def models(self) -> Mapping[str, ModelCard]:
         """Models that a request may name now: one whose workers are all stuck waits for them."""
-        return self._processor.cards
+        return self.parts.named(self._processor.cards)
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""
@@ -104,15 +98,11 @@ class ProcessorBackend:
 
     def askable(self) -> Mapping[str, ModelCard]:
         """Models that a request would be placed for now, by name."""
-        return self._processor.askable.models()
+        return self.parts.named(self._processor.askable.models())
 
     def health(self) -> Mapping[str, Any]:
         """See `AskableModels.health`."""
         return self._processor.askable.health()
-
-    async def check(self, job: Job) -> None:
-        """Look for mistakes in a request for a model that has been served, loaded or not. Raises RequestError."""
-        await self._processor.check(job)
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""
@@ -194,7 +184,7 @@ class Processor(Actor):
                 self._transport,
                 lambda: self.cards,
                 self.context.task,
-                self.held,
+                self.parts.held,
                 self._revise,
                 self.keep,
                 self.forget,
@@ -421,10 +411,6 @@ class Processor(Actor):
         card = self.cards.get(name)
         if card is not None and card is not self._kept.get(name):
             await self.lower(job)
-
-    def held(self, model: str) -> AbstractAsyncContextManager[None]:
-        """See `ProcessorContext`."""
-        return self.parts.held(model)
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""

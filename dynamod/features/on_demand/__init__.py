@@ -1,6 +1,6 @@
 """Models that are loaded when a request asks for them, and unloaded when no request does."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from dynamod.extension.component import Component
@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from dynamod.ingress.parts import ProcessorContext
 
     from .settings import OnDemandSettings
+
+
+def _endpoints() -> Sequence[object]:
+    from .endpoints import LoadModel, Running, UnloadModel
+
+    return Running(), LoadModel(), UnloadModel()
 
 
 def _actor() -> object:
@@ -26,7 +32,7 @@ def _settings() -> type:
 
 
 def _check(settings: "OnDemandSettings", _spec: "ServiceSpec", graph: "Graph") -> None:
-    from .settings import check_adapters
+    from .preflight import check_adapters
 
     check_adapters(settings, graph)
 
@@ -37,14 +43,15 @@ def _starts(settings: "OnDemandSettings") -> tuple[Collection[str], int | None]:
 
 
 def _processor(context: "ProcessorContext") -> object:
-    from .parked import ParkedModels
+    from .part import ModelsOnDemand
 
-    return ParkedModels(context)
+    return ModelsOnDemand(context)
 
 
 FEATURE = Feature(
     "on_demand",
     "models that are loaded when a request asks for them, within a budget: `models:` in a config file",
+    endpoints=_endpoints,
     processor=_processor,
     components={"ondemand": Component(_actor, _settings, _check, ingress=True, starts=_starts)},
 )

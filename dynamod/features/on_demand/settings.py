@@ -7,13 +7,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dynamod.engine.lora import adapters_of
-from dynamod.graph.graph import Graph
 from dynamod.graph.typed import validate
 from dynamod.ingress.settings import ProcessorSettings
 from dynamod.message.errors import UserError
 from dynamod.observe.memory import size
-from dynamod.worker.settings import WorkerSettings
 
 _UNITS = {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -155,19 +152,6 @@ def names_of(models: Mapping[str, ModelSettings]) -> dict[str, str]:
     """Each name that clients may use, with the name of its model."""
     aliases = {alias: name for name, model in models.items() for alias in model.aliases}
     return {name: name for name in models} | aliases
-
-
-def check_adapters(settings: OnDemandSettings, graph: Graph) -> None:
-    """Raise UserError where an adapter of a worker has the name of a model, or of an adapter of another worker."""
-    models = settings.read()[0]
-    taken = {name: f"a name of the model '{model}'" for name, model in names_of(models).items()}
-    for name, model in models.items():
-        spec = graph.services[model.component]
-        worker: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
-        for one in adapters_of(worker.lora):
-            if one.name in taken:
-                raise UserError(f"models.{name}: lora: '{one.name}' is {taken[one.name]}", "each name means one model")
-            taken[one.name] = f"an adapter of the model '{name}'"
 
 
 def together(models: Iterable[ModelSettings]) -> bool:
