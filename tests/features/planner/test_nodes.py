@@ -119,7 +119,8 @@ def replicas(node: Node) -> list[int]:
 @virtual
 async def test_what_a_node_was_ordered_takes_devices_that_it_still_lists_as_free() -> None:
     registry, tasks = MemoryRegistry(random.Random(1)), list[Any]()
-    one, two = Node(registry, "one", tasks), Node(registry, "two", tasks, seconds=5.0)
+    one = Node(registry, "one", tasks)
+    Node(registry, "two", tasks, seconds=5.0)
     one.nodes.order("Worker", {"one": Change(replicas=1), "two": Change(replicas=3)})
     assert one.nodes.promised("Worker") == {"one": 2, "two": 6}
     assert one.nodes.promised("Other") == {}

@@ -44,11 +44,11 @@ def value(family: Metric, suffix: str = "", **labels: str) -> float:
     return float(sum(one.value for one in fits))
 
 
-async def test_the_list_of_names(house: Any, serve: Any, until: Any, tmp_path: Path) -> None:
+async def test_the_list_of_names(house: Any, serve: Any, until: Any) -> None:
     await house.start(routing=RouterSettings(mode="kv"))
     member = await house.worker(quick)
     await until(lambda: "sample" in house.backend.models())
-    url = await serve(batches_dir=str(tmp_path / "batches"))
+    url = await serve()
     body = {"messages": [{"role": "user", "content": "tell me again " * 20}], "max_tokens": 4}
     async with aiohttp.ClientSession() as session:
         for _ in range(2):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import stat
 import subprocess
 from collections.abc import AsyncIterator, Callable
@@ -14,10 +15,12 @@ import aiohttp
 import openai
 import pytest
 
+import dynamod
 from dynamod.engine.base import EngineOptions, Spawn
 from dynamod.engine.mocker.engine import Mocker
 
 CHAT = "/v1/chat/completions"
+README = Path(dynamod.__file__).parent / "features/batches/README.md"
 ENDED = ("completed", "failed", "cancelled", "expired")
 Line = dict[str, Any]
 
@@ -280,6 +283,10 @@ async def metrics_of(url: str) -> dict[str, float]:
 async def test_metrics_of_batches(url: str, house: Any, folder: Path) -> None:
     done, failed = 'batch_requests_total{status="completed"}', 'batch_requests_total{status="failed"}'
     assert await metrics_of(url) == {"batches_open": 0, "batch_files_bytes": 0, done: 0, failed: 0}
+    section = README.read_text().split("## Metrics\n")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == {
+        name.partition("{")[0] for name in await metrics_of(url)
+    }
     async with client_of(url) as client:
         batch = await ended(client, (await begun(client, [line("a"), line("b"), line("c", n=1000)])).id)
         assert (batch.request_counts.completed, batch.request_counts.failed) == (2, 1)
