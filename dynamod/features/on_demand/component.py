@@ -27,7 +27,7 @@ log = logging.getLogger("dynamod.frontend")
 
 
 class OnDemandComponent(ProcessorComponent):
-    """Serves the models of `models:`, loaded or not, and those that other graphs serve."""
+    """Serves the models of `models:`, loaded or not, and the models of other graphs."""
 
     settings_type = OnDemandSettings
 
@@ -112,7 +112,7 @@ class Keepers:
         """Be one of them."""
         prefix = f"{KEEPERS}{context.plan.graph}/"
         self._key = f"{prefix}{await self._registry.leased(timeout=60):x}"
-        # The clock is that of all processes of a machine. Who puts its key second finds that of the first.
+        # All processes of a machine have the same clock. The process whose key is second finds the key of the first.
         self._registry.put(self._key, f"{time.monotonic():020.6f}".encode())
         await context.caught_up(prefix, self._changed)
 

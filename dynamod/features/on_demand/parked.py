@@ -23,7 +23,7 @@ GRACE = 30.0
 
 
 class ParkedModels(ProcessorPart):
-    """Models that planners start workers for: who asks for one waits. The records of planners stand in the registry.
+    """Models that planners start workers for: requests wait for a worker. Planners put records into the registry.
 
     `want(model, waits)` publishes that requests wait for a model, or that none waits any more.
     """
@@ -136,9 +136,9 @@ class ParkedModels(ProcessorPart):
         yield
 
     async def served(self, card: ModelCard, pool: str, timeout: float | None) -> None:
-        """Come back when somebody serves the model in this pool, at once where no planner starts workers for it.
+        """Return when a worker serves the model in this pool, at once where no planner starts workers for it.
 
-        `timeout`: seconds. Raises Overloaded when nobody has come by then, or the planner says that nobody will.
+        `timeout`: seconds. Raises Overloaded when no worker is ready by then, or the planner starts none.
         """
         name, now = card.name, asyncio.get_running_loop().time
         if name not in self._models or self._view.served(name, card, pool).instances:
@@ -149,7 +149,7 @@ class ParkedModels(ProcessorPart):
                 with self.wanted(name):
                     while not self._view.served(name, card, pool).instances:
                         if (record := self._models.get(name)) is None:
-                            return  # nor does anybody start one
+                            return  # no planner starts a worker any more
                         if record.problem:
                             why = f"model {name!r} has no workers, and none is started: {record.problem}"
                             raise Overloaded(why, retry_after=max(1.0, record.startup))
