@@ -236,7 +236,7 @@ def test_the_document_covers_every_route(threaded) -> None:
         "/v1/responses", "/v1/responses/{id}", "/v1/responses/input_tokens", "/v1/responses/{id}/input_items",
         "/v1/responses/{id}/cancel",
         "/v1/embeddings", "/v1/score", "/v1/rerank", "/v1/chat/completions/render",
-        "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+        "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/running", "/models/load", "/models/unload",
         "/v1/files", "/v1/files/{id}", "/v1/files/{id}/content",
         "/v1/batches", "/v1/batches/{id}", "/v1/batches/{id}/cancel",
     }  # fmt: skip
