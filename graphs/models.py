@@ -4,13 +4,11 @@
 """
 
 from dynamod.graph.service import depends, service
-from dynamod.ondemand.settings import OnDemandSettings
 from graphs.components import Frontend, Worker
 
 
 @service(
     dynamo={"namespace": "dynamo"},
-    config=OnDemandSettings,
     actor="ondemand",
 )
 class Processor:

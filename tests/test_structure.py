@@ -42,7 +42,6 @@ PACKAGES: dict[str, set[str]] = {
     "ingress": EVERYBODY
     | {"http", "parsers", "structured", "preprocess", "router", "migration", "discovery", "kvcache", "transport"}
     | {"extension"},
-    "ondemand": EVERYBODY | {"ingress", "graph", "http", "discovery"},
     "engine": EVERYBODY | {"parsers", "preprocess", "structured", "kvcache", "transport"},
     "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transfer", "transport"} | {"extension"},
 }

@@ -16,7 +16,7 @@ from dynamod import __version__
 from dynamod.actor import System
 from dynamod.discovery.link import LinkRegistry
 from dynamod.graph.absolute import absolute
-from dynamod.graph.graph import ON_DEMAND, PROCESSOR, Graph
+from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Ended, FromNode, Hello, Output, Refused, Report, Welcome
@@ -25,6 +25,7 @@ from dynamod.observe.backlog import Backlog
 from dynamod.observe.memory import replacing
 from dynamod.observe.progress import ProgressLine
 from dynamod.runtime.attach import reach
+from dynamod.runtime.components import is_ingress
 from dynamod.runtime.components.served import ServedModel
 
 from .arguments import configure_logs
@@ -274,8 +275,8 @@ class _Foreground:
             self._fail()
 
     def _model_added(self, served: ServedModel) -> None:
-        kinds = {spec.component_kind for spec in self._request.graph.services.values()}
-        if self._request.talk is None and kinds & {PROCESSOR, ON_DEMAND}:
+        services = self._request.graph.services.values()
+        if self._request.talk is None and any(is_ingress(spec.component_kind) for spec in services):
             row = (served.type, served.model, served.namespace, served.component, served.endpoint)
             head = ("MODEL TYPE", "MODEL NAME", "NAMESPACE", "COMPONENT", "ENDPOINT")
             _print(f"Added new {served.type} model {served.model}\n{table(head, [row])}")

@@ -17,7 +17,7 @@ from dynamod.engine.names import (
     require_handoff,
     require_installed,
 )
-from dynamod.graph.graph import FRONTEND, ON_DEMAND, PROCESSOR, WORKER, Graph, ServiceSpec
+from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import given, validate
 from dynamod.http.keys import Keys
 from dynamod.http.settings import FrontendSettings
@@ -25,16 +25,13 @@ from dynamod.http.settings import from_environment as frontend_environment
 from dynamod.ingress.settings import ProcessorSettings
 from dynamod.ingress.settings import from_environment as processor_environment
 from dynamod.message.errors import UserError
-from dynamod.ondemand.settings import OnDemandSettings, names_of
 from dynamod.parsers import check_names
 from dynamod.preprocess.locate import local  # None for a model of Hugging Face: the worker asks for it
-from dynamod.runtime.components import kind_of
+from dynamod.runtime.components import kind_of, starts_workers
 from dynamod.worker.settings import WorkerSettings
 
 from .prefill_pairs import Checked, check_pairs
 from .room import check_room
-
-_PROCESSORS = {PROCESSOR: ProcessorSettings, ON_DEMAND: OnDemandSettings}
 
 
 def lacks_model(graph: Graph) -> bool:
@@ -56,11 +53,8 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
     workers: list[Checked] = []
     for spec in graph.services.values():
         env = {**environ, **spec.envs}
-        if spec.component_kind in _PROCESSORS:
-            kind = _PROCESSORS[spec.component_kind]
-            processor = validate(kind, given(spec.config, processor_environment(env)), spec.name)
-            if isinstance(processor, OnDemandSettings):
-                _check_names(processor, graph)
+        if spec.component_kind == PROCESSOR:
+            validate(ProcessorSettings, given(spec.config, processor_environment(env)), spec.name)
         elif spec.component_kind == FRONTEND:
             settings: FrontendSettings = validate(
                 FrontendSettings, given(spec.config, frontend_environment(env)), spec.name
@@ -70,7 +64,7 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
         elif spec.component_kind == WORKER:
             workers.append(_check_worker(spec, env or os.environ))
         elif spec.component_kind:
-            _check_kind(spec, graph)
+            _check_kind(spec, graph, env)
         if spec.python and spec.component_kind != WORKER:
             missing(spec.python, (), env or os.environ)
     check_pairs(workers)
@@ -81,15 +75,15 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
 def check_hub(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
     """The graph itself, when the models of its workers on this node are here, or on the hub as far as it answers soon.
 
-    Models on demand are left out: the graph serves others without one. All models together have one deadline.
-    Raises UserError that names the component.
+    Models whose workers are started by requests are left out: the graph serves others without one. All models together
+    have one deadline. Raises UserError that names the component.
     """
     from dynamod.preprocess.fetch import LOOK, look
 
     specs = graph.services.values()
     node, deadline = node_name(environ), time.monotonic() + LOOK
     wanted: dict[tuple[str, bool], ServiceSpec] = {}
-    for spec in () if any(spec.component_kind == ON_DEMAND for spec in specs) else specs:
+    for spec in () if any(starts_workers(spec.component_kind) for spec in specs) else specs:
         if spec.component_kind == WORKER and spec.enabled and (not spec.nodes or node in spec.nodes):
             settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
             models = {
@@ -105,27 +99,15 @@ def check_hub(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
     return graph
 
 
-def _check_names(settings: OnDemandSettings, graph: Graph) -> None:
-    """Adapters are models of their own, beside those of all others."""
-    models = settings.read()[0]
-    taken = {name: f"a name of the model '{model}'" for name, model in names_of(models).items()}
-    for name, model in models.items():
-        spec = graph.services[model.component]
-        worker: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
-        for one in adapters_of(worker.lora):
-            if one.name in taken:
-                raise UserError(f"models.{name}: lora: '{one.name}' is {taken[one.name]}", "each name means one model")
-            taken[one.name] = f"an adapter of the model '{name}'"
-
-
-def _check_kind(spec: ServiceSpec, graph: Graph) -> None:
+def _check_kind(spec: ServiceSpec, graph: Graph, environ: Mapping[str, str]) -> None:
     """A component of a kind that a feature adds, or that is unknown."""
     try:
         added = kind_of(spec.component_kind)
     except UserError as error:
         raise UserError(f"{spec.name}: {error}", error.hint) from None
     if added is not None:
-        settings = validate(added.settings(), spec.config, spec.name)
+        config = given(spec.config, processor_environment(environ)) if added.ingress else spec.config
+        settings = validate(added.settings(), config, spec.name)
         if added.check is not None:
             added.check(settings, spec, graph)
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dynamod.graph.graph import ON_DEMAND, Graph
+from dynamod.graph.graph import Graph
 from dynamod.graph.typed import validate
 from dynamod.kvcache.tiers.settings import Share, TierSettings, shortage
 from dynamod.message.errors import UserError
-from dynamod.ondemand.settings import OnDemandSettings
+from dynamod.runtime.components import kind_of
 
 
 def check_room(graph: Graph, arguments: Mapping[str, Any], node: str) -> None:
@@ -28,18 +28,17 @@ def check_room(graph: Graph, arguments: Mapping[str, Any], node: str) -> None:
 
 
 def _together(graph: Graph, shares: list[Share]) -> list[Share]:
-    """Without those of models on demand that are not loaded while larger ones are."""
+    """Without those that have no workers while larger ones have."""
     for spec in graph.services.values():
-        if spec.component_kind != ON_DEMAND:
+        kind = kind_of(spec.component_kind) if spec.component_kind else None
+        if kind is None or kind.starts is None:
             continue
-        settings: OnDemandSettings = validate(OnDemandSettings, spec.config, spec.name)
-        models, budget = settings.read()
-        components = {model.component for model in models.values()}
+        components, most = kind.starts(validate(kind.settings(), spec.config, spec.name))
         largest = sorted(
             (share._replace(workers=1) for share in shares if share.component in components),
             key=lambda share: share.tiers.kv_host_gb + share.tiers.kv_disk_gb,
             reverse=True,
         )
         shares = [share for share in shares if share.component not in components]
-        shares += largest[: budget.models]
+        shares += largest[:most]
     return shares

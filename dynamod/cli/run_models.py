@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from dynamod.discovery.keys import Address
-from dynamod.graph.graph import ON_DEMAND, Graph
-from dynamod.graph.models import PROCESSOR, components
+from dynamod.graph.graph import Graph
+from dynamod.graph.models import ON_DEMAND, PROCESSOR, components
 from dynamod.message.errors import UserError
-from dynamod.ondemand.settings import budget_of, models_of
 from dynamod.preprocess.locate import local
 from dynamod.preprocess.reference import model_name
 
@@ -38,8 +36,7 @@ def models_graph(arguments: RunArguments) -> Graph:
         named[name] = model
     places = components(named, taken={"Frontend", PROCESSOR})
     budget = {} if flags.max_models is None else {"models": flags.max_models}
-    entries: dict[str, Any] = {name: {"component": places[name]} for name in named}
-    budget_of(budget, models_of(entries))
+    entries = {name: {"component": places[name]} for name in named}
     ingress = ingress_graph(flags)
     processor = ingress.services[PROCESSOR]
     config = {**processor.config, "models": entries, "budget": budget}

@@ -20,10 +20,10 @@ from dynamod.discovery.keys import (
     static_card_key,
 )
 from dynamod.discovery.records import decoded
-from dynamod.graph.graph import ON_DEMAND
 from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.pools import ParkedModel
+from dynamod.runtime.components import starts_workers
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
@@ -84,7 +84,8 @@ def require_others(
     A model whose workers are started when a request asks for it is served without one. `by_hand`: the change ends
     that, since planners leave a pool alone whose size was set by hand.
     """
-    if isinstance(graph, GraphRunner) and any(one.component_kind == ON_DEMAND for one in graph.graph.services.values()):
+    services = graph.graph.services.values() if isinstance(graph, GraphRunner) else ()
+    if any(starts_workers(one.component_kind) for one in services):
         return
     leases = node.link.leases()
     draining = {leases.get(row.pid, 0) for row in node.rows() if row.state == "Draining"}

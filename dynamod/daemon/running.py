@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dynamod.actor import Backoff, Spec
-from dynamod.graph.graph import ON_DEMAND
 from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import DynamodError, UserError
+from dynamod.runtime.components import starts_workers
 from dynamod.runtime.liveness import Clocks, clocks_of
 from dynamod.runtime.paths import worker_socket_path
 from dynamod.runtime.plan import HostPlan, ServicePlan, http_sockets
@@ -85,7 +85,7 @@ class Running:
         """Raises UserError where there cannot be so many."""
         if not 0 <= replicas <= 256:
             raise UserError(f"{replicas} replicas are out of range", "choose a number from 0 to 256")
-        if replicas > 1 and any(spec.component_kind == ON_DEMAND for spec in self.group.services):
+        if replicas > 1 and any(starts_workers(spec.component_kind) for spec in self.group.services):
             raise UserError(f"{self.group.name} has one process", "it decides which models are loaded: choose 0 or 1")
 
     def take(self, index: int) -> None:

@@ -11,8 +11,8 @@ import msgspec
 
 from dynamod.discovery.keys import CARDS, INSTANCES, quarantine_key
 from dynamod.discovery.records import decoded
-from dynamod.graph.graph import ON_DEMAND, PROCESSOR
 from dynamod.message.discovery import Instance, ModelCard
+from dynamod.runtime.components import is_ingress
 from dynamod.runtime.components.served import SERVED, ServedModel
 
 from .attached import AttachedGraph
@@ -113,5 +113,4 @@ def ready_workers(values: Mapping[str, bytes]) -> Iterator[tuple[Instance, Model
 
 def has_ingress(runner: GraphRunner) -> bool:
     """Whether the graph runs an ingress on this node."""
-    kinds = {runner.graph.services[name].component_kind for name in runner.components()}
-    return bool(kinds & {PROCESSOR, ON_DEMAND})
+    return any(is_ingress(runner.graph.services[name].component_kind) for name in runner.components())

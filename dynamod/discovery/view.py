@@ -93,6 +93,7 @@ class View:
     """
 
     def __init__(self, registry: Registry, only: Address | None = None) -> None:
+        self.only = only
         self._instances: dict[str, dict[int, Instance]] = {}
         self._by_key: dict[str, Instance] = {}
         self._cards: dict[str, ModelCard] = {}  # by registry place: namespace/component/endpoint/id

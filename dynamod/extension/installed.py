@@ -89,6 +89,11 @@ def component(kind: str) -> Component | None:
     return _owned(kind, lambda feature: feature.components, f"the component kind '{kind}'")
 
 
+def declared(kind: str) -> Component | None:
+    """As `component`, also where the feature is off."""
+    return next((one.components[kind] for one in installed().values() if kind in one.components), None)
+
+
 def explanation(word: str) -> Callable[[str | None, Any], None] | None:
     """What prints `dynamo explain WORD`, as a feature adds it; None when no feature does.
 

@@ -12,7 +12,7 @@ import msgspec
 
 T = TypeVar("T")
 
-FRONTEND, PROCESSOR, ON_DEMAND, WORKER = "frontend", "processor", "ondemand", "worker"
+FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
 """Kinds of the components that ship; `runtime.components` knows the actor of each."""
 
 

@@ -20,6 +20,8 @@ from dynamod.message.hints import kind
 
 MODELS, BUDGET, PROCESSOR = "models", "budget", "Processor"
 DEFAULT = "graphs.models:Frontend"
+ON_DEMAND = "ondemand"
+"""The kind of the component Processor there."""
 _WORKER = {"engine": "engine", "model": "model", "args": "engine_args"}
 _MORE = "worker"
 

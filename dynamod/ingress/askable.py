@@ -13,7 +13,7 @@ import msgspec
 from dynamod.discovery.view import View
 from dynamod.message.discovery import LOAD_METRICS, PREFILL, ModelCard
 
-from .parked import ParkedModels
+from .parts import ProcessorParts
 
 Announce = Callable[[str, ModelCard | None], None]
 
@@ -31,13 +31,12 @@ class AskableModels:
         cards: Callable[[], Mapping[str, ModelCard]],
         kept: Callable[[str], bool],
         coming: Callable[[str], ModelCard | None],
-        parked: ParkedModels,
+        parts: ProcessorParts,
         announce: Announce,
     ) -> None:
         self._view, self._cards, self._kept, self._coming = view, cards, kept, coming
-        self._parked, self._announce = parked, announce
+        self._parts, self._announce = parts, announce
         self._announced: dict[str, tuple[str, ...]] = {}  # types, by model
-        parked.changed = self.look
 
     def models(self) -> dict[str, ModelCard]:
         """Models that can be asked now, by name."""
@@ -58,7 +57,7 @@ class AskableModels:
     def health(self) -> Mapping[str, Any]:
         """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows) that requests go to."""
         now, rows = self.models(), list[dict[str, Any]]()
-        places = self._parked.places(now)
+        places = self._parts.places(now)
         for instance in self._view.all_instances():
             card = self._view.published(instance)
             if instance.endpoint == LOAD_METRICS or (card is not None and not self._view.routes(instance, card)):
@@ -76,7 +75,7 @@ class AskableModels:
         base = cards.get(card.base)
         if base is None:
             return False
-        return self._served(card, base) or (self._kept(card.base) and self._parked.hopeful(card.base))
+        return self._served(card, base) or (self._kept(card.base) and self._parts.can_start(card.base))
 
     def _served(self, card: ModelCard, base: ModelCard) -> bool:
         if not self._view.routable(card):

@@ -27,8 +27,8 @@ from .base import Job, Logprob, ResponseSink, Run
 from .counts import Stage
 from .dispatcher import ModelCounts
 from .lowering import Lowered
-from .parked import ParkedModels
 from .parsing import ParsedSink, most_calls
+from .parts import ProcessorParts
 from .peer_fetch import PeerFetch
 from .prompt_stage import PromptStage, RemotePrompt
 from .remote_prefill import RemotePrefill
@@ -62,7 +62,7 @@ class RequestsInFlight:
         migration_limit: int | None,
         longest: int | None,
         node: Callable[[], str],
-        parked: ParkedModels,
+        parts: ProcessorParts,
     ) -> None:
         self._view, self._transport, self._dispatcher = view, transport, dispatcher
         self._spawn, self._now, self._counts = spawn, now, counts
@@ -71,7 +71,7 @@ class RequestsInFlight:
         self._begins = [one.stages(context) for one in enabled() if one.stages is not None]
         self._prefill = RemotePrefill(view, transport, dispatcher, limits, lambda name: counts[name].prefill)
         self._peers = PeerFetch(view, transport, lambda name: counts[name].peers)
-        self._parked = parked
+        self._parts = parts
         self._open: dict[InFlightRequest, None] = {}  # in the order of their start: so clocks act, too
         self.started = self.completed = 0
 
@@ -190,11 +190,11 @@ class RequestsInFlight:
         # others are tried before one that is tried alone: its wait is bounded as that for a long prompt is
         timeout = self._limits.first if ask.alone else self._limits.queue
         place = self._dispatcher.acquire(card, prompt, priority=priority, timeout=timeout, **ask._asdict())
-        place = self._wanting(card, place) if self._parked.starts(card) else place
+        place = self._wanting(card, place) if self._parts.starts(card) else place
         return _placed(place, self._counts[card.name].route, told)
 
     async def _wanting(self, card: ModelCard, place: Awaitable[Placement]) -> Placement:
-        with self._parked.wanted(card.base):
+        with self._parts.wanted(card.base):
             return await place
 
     def _replays(self, card: ModelCard, prompt: Prompt) -> bool:
@@ -203,7 +203,7 @@ class RequestsInFlight:
 
     def available(self, card: ModelCard, prompt: Prompt, tried: Collection[int], received: int) -> bool:
         """As `Places.available`. A worker that is started for the model counts."""
-        return self._dispatcher.available(card, prompt, tried, received=received) or self._parked.starts(card)
+        return self._dispatcher.available(card, prompt, tried, received=received) or self._parts.starts(card)
 
     def neighbours(self, instance: Instance) -> list[int]:
         """Instances on the same node: where the link to one is lost, the whole node may be away."""

@@ -7,8 +7,7 @@ actor of its own below it. Requests come by the `ProcessorBackend` that it publi
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ import msgspec
 from dynamod.actor import Actor, Reason, Ref, Total, handle
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View, disagree
-from dynamod.message.discovery import PREFILL, ModelCard
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound
 from dynamod.migration.base import Limits
 from dynamod.preprocess.model import Model
@@ -35,15 +34,12 @@ from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelSe
 from .in_flight import RequestsInFlight
 from .lowering import Lowered, Served
 from .model_loader import ModelLoader
-from .parked import ParkedModels
 from .parsing import ModelParsers
-from .parts import ProcessorContext, ProcessorPart, make_parts
+from .parts import ProcessorContext, ProcessorParts, make_parts
 from .router_metrics import loop_row
 
 if TYPE_CHECKING:
     from dynamod.structured.checks import GrammarChecks
-
-    from .api.endpoint import Endpoint
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -84,42 +80,35 @@ class ProcessorBackend:
     mailbox.
     """
 
-    endpoints: "Sequence[Endpoint]" = ()
-    """Those that only this backend has."""
-
     def __init__(self, ref: Ref, processor: "Processor", view: View) -> None:
         self._processor, self._view = processor, view
 
     def models(self) -> Mapping[str, ModelCard]:
         """Models that a request may name now: one whose workers are all stuck waits for them."""
-        return self._processor.cards
+        return self.parts.named(self._processor.cards)
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""
         return self._processor.model(name)
 
     @property
-    def parts(self) -> Mapping[str, ProcessorPart]:
+    def parts(self) -> ProcessorParts:
         """What features keep in the processor, by their names."""
         return self._processor.parts
 
     def askable(self) -> Mapping[str, ModelCard]:
         """Models that a request would be placed for now, by name."""
-        return self._processor.askable.models()
+        return self.parts.named(self._processor.askable.models())
 
     def health(self) -> Mapping[str, Any]:
         """See `AskableModels.health`."""
         return self._processor.askable.health()
 
-    async def check(self, job: Job) -> None:
-        """Look for mistakes in a request for a model that has been served, loaded or not. Raises RequestError."""
-        await self._processor.check(job)
-
     async def start(self, job: Job, sink: ResponseSink) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""
-        card = self._processor.cards.get(job.request.model)
-        if card is not None and card.base in self._processor.parked:
-            await self._processor.awake(job)
+        return await self._processor.parts.start(job, sink, self._begin)
+
+    async def _begin(self, job: Job, sink: ResponseSink) -> Run:
         return await self._processor.requests.start(job, sink, await self._processor.lower(job))
 
 
@@ -129,8 +118,7 @@ class Processor(Actor):
     `announce`: see `AskableModels`. `refused(name, why)` is called when the files of a model are of no use, and with an
     empty text when that is over. `node()`: the name of this node;
     models of workers on other nodes are fetched when they are not found here. `decisions`: requests of which the
-    routing decisions are kept. `live`: see `Dispatcher`. `want`: see `ParkedModels`. `link`,
-    `component`: see `ProcessorContext`.
+    routing decisions are kept. `live`: see `Dispatcher`. `link`, `component`: see `ProcessorContext`.
     """
 
     def __init__(
@@ -147,7 +135,6 @@ class Processor(Actor):
         node: Callable[[], str] = lambda: "",
         decisions: int = 1000,
         live: Mapping[str, LivePrefill] = MappingProxyType({}),
-        want: Callable[[str, bool], None] = lambda _name, _waits: None,
         link: LinkRegistry | None = None,
         component: str = "",
     ) -> None:
@@ -164,12 +151,11 @@ class Processor(Actor):
         self._delay = LoopDelay()
         self._cards: dict[str, ModelCard] = {}
         self._outdated = False  # other workers may be there than when the cards were read
-        self.parts: Mapping[str, ProcessorPart] = {}  # of features, by their names, from `started` on
+        self.parts = ProcessorParts()  # filled by `started`
         self.reserved: Collection[str] = ()  # see `ProcessorContext`
         self._link, self._component = link, component
-        self.parked = ParkedModels(view, want, self.keep, self.forget)
         self.askable = AskableModels(
-            view, lambda: self.cards, self._kept.__contains__, self._coming, self.parked, announce
+            view, lambda: self.cards, self._kept.__contains__, self._coming, self.parts, announce
         )
         self._loader = ModelLoader(view, transport, node, refused, self.askable.look)
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
@@ -190,16 +176,20 @@ class Processor(Actor):
             migration_limit=self._migration_limit,
             longest=self._longest_move,
             node=self._node,
-            parked=self.parked,
+            parts=self.parts,
         )
-        self.parts = make_parts(
+        self.parts |= make_parts(
             ProcessorContext(
                 self._view,
                 self._transport,
                 lambda: self.cards,
                 self.context.task,
-                self.held,
-                self.revise_kept,
+                self.parts.held,
+                self._revise,
+                self.keep,
+                self.forget,
+                self.check,
+                self._limits.queue,
                 reserved=self.reserved,
                 link=self._link,
                 component=self._component,
@@ -290,7 +280,7 @@ class Processor(Actor):
     def revise_kept(self) -> None:
         """A model is kept or not, or new workers of a model would publish another card."""
         below = [card for card in self._kept.values() if not card.parent]
-        wanted = {one.name: one for card in below for one in self._starting(card).each()[1:]}
+        wanted = {one.name: one for card in below for one in self.parts.starting_card(card).each()[1:]}
         for name in [name for name, card in self._kept.items() if card.parent and name not in wanted]:
             self.forget(name)
         for name, card in wanted.items():
@@ -298,10 +288,9 @@ class Processor(Actor):
             if there.parent == card.parent and self._kept.get(name) != card:  # else another model has the name
                 self.keep(card)
 
-    def _starting(self, card: ModelCard) -> ModelCard:
-        for part in self.parts.values():
-            card = part.starting_card(card)
-        return card
+    def _revise(self) -> None:
+        self.revise_kept()
+        self.askable.look()
 
     @property
     def cards(self) -> Mapping[str, ModelCard]:
@@ -422,26 +411,6 @@ class Processor(Actor):
         card = self.cards.get(name)
         if card is not None and card is not self._kept.get(name):
             await self.lower(job)
-
-    async def awake(self, job: Job) -> None:
-        """Wait until a model that may have no workers has some, if the request can be served. Raises RequestError."""
-        asked = self.cards.get(job.request.model)
-        card = self.cards.get(asked.base) if asked is not None else None
-        if card is None:
-            return
-        if not self._view.served(card.name, card, "").instances:
-            await self.check(job)
-            await self.parked.served(card, "", self._limits.queue)
-        card = self.cards.get(card.name, card)  # that of the worker
-        if card.capabilities.needs_prefill:
-            await self.parked.served(card, PREFILL, self._limits.queue)
-
-    @asynccontextmanager
-    async def held(self, model: str) -> AsyncGenerator[None]:
-        """See `ProcessorContext`."""
-        if model in self.parked and (card := self.cards.get(model)) is not None:
-            await self.parked.served(card, "", self._limits.queue)
-        yield
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""

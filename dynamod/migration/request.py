@@ -73,7 +73,7 @@ class InFlightRequest:
     # Its life.
 
     async def run(self) -> None:
-        """Carry the choice to its end. Whoever cancels this task ends the choice with an error."""
+        """Carry the choice to its end. Cancelling this task ends the choice with an error."""
         try:
             while not self.over:
                 broken = await self._turn()

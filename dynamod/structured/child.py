@@ -2,7 +2,7 @@
 
 A process of its own, because some small grammars use up the stack or keep a thread busy for minutes, and neither can be
 stopped from within. It reads a grammar per line and writes a `Verdict` per line. The kernel ends it by SIGPROF when
-one takes more than `SECONDS` of CPU time, and by SIGALRM when nobody asks for `IDLE` seconds.
+one takes more than `SECONDS` of CPU time, and by SIGALRM without a request for `IDLE` seconds.
 """
 
 import resource

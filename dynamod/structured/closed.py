@@ -1,4 +1,4 @@
-"""Schemas without properties that nobody has named.
+"""Schemas without properties that have no name in them.
 
 By JSON Schema an object may have any other property, and a model that is held to such a schema makes some up: functions
 are called with arguments that they do not take, and small models never end. Other servers allow none either.

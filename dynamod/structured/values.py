@@ -96,7 +96,7 @@ def values(
 ) -> list[Value]:
     """The forms of a value. `nested`: objects and lists are no JSON. `separate`: the opening tag says which form it is.
 
-    `part`: takes expressions that are checked. Raises TagError where nobody could tell what a value is.
+    `part`: takes expressions that are checked. Raises TagError where it is not clear what a value is.
     """
     found = _Forms(root, part, nested).of(given, place, 0)
     strings = [one for one in found if one.kind == RAW]

@@ -17,7 +17,6 @@ from dynamod.kvcache.tiers import settings as tier_settings
 from dynamod.kvcache.tiers.settings import GB
 from dynamod.message.errors import UserError
 from dynamod.observe import memory
-from tests.adapters import write_adapter
 
 
 def graph(*words: str) -> Graph:
@@ -56,22 +55,6 @@ def test_a_context_may_be_longer_than_trained_where_the_engine_stretches_it() ->
 def test_variables_that_no_process_can_use(environ: dict[str, str], says: str) -> None:
     with pytest.raises(UserError, match=says):
         check(graph("out=echo_full"), environ)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="needs the extra llama_cpp")
-def test_adapters_of_models_on_demand_have_names_of_their_own(tmp_path: Path) -> None:
-    adapter = write_adapter(tmp_path / "one.gguf", 1)
-    whole = graph("out=llamacpp", "sample.gguf", "--max-models", "1", "--lora", f"x={adapter}")
-    check(whole, {})
-    worker, processor = whole.services["sample"], whole.services["Processor"]
-    other = replace(worker, name="other", config={**worker.config, "served_model_name": "other"})
-    entries = {"sample": {"component": "sample"}, "other": {"component": "other", "aliases": ["y"]}}
-    both = {**whole.services, "other": other, "Processor": replace(processor, config={"models": entries})}
-    with pytest.raises(UserError, match=r"models.other: lora: 'x' is an adapter of the model 'sample'"):
-        check(replace(whole, services=both), {})
-    both["other"] = replace(other, config={**other.config, "lora": [f"y={adapter}"]})
-    with pytest.raises(UserError, match=r"models.other: lora: 'y' is a name of the model 'other'"):
-        check(replace(whole, services=both), {})
 
 
 def test_whether_a_model_is_missing() -> None:
@@ -125,32 +108,6 @@ def test_tiers_of_all_workers_of_a_node_have_room(monkeypatch: pytest.MonkeyPatc
         check(tiered(2, (here,), kv_disk_gb=3, kv_disk_path=str(tmp_path / "b")), {})
     monkeypatch.setattr(tier_settings, "folder_bytes", lambda _folder: 2 * GB)  # files that are there already
     check(tiered(2, (here,), kv_disk_gb=3, kv_disk_path=str(tmp_path / "b")), {})
-
-
-@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="needs the extra llama_cpp")
-def test_models_on_demand_have_room_as_far_as_they_are_loaded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tier_settings, "free_memory", lambda: 10 * GB)
-    whole = graph("out=llamacpp", "sample.gguf", "--max-models", "1")
-    worker, processor = whole.services["sample"], whole.services["Processor"]
-    worker = replace(worker, config={**worker.config, "engine_args": {"kv_host_gb": 6}})
-    other = replace(worker, name="other", config={**worker.config, "served_model_name": "other"})
-    models = {"sample": {"component": "sample"}, "other": {"component": "other"}}
-
-    def loading(most: int) -> Graph:
-        config = {"models": models, "budget": {"models": most}}
-        return replace(
-            whole,
-            services={
-                **whole.services,
-                "sample": worker,
-                "other": other,
-                "Processor": replace(processor, config=config),
-            },
-        )
-
-    check(loading(1), {})
-    with pytest.raises(UserError, match=r"sample.kv_host_gb and other.kv_host_gb: 6 GB and 6 GB, but"):
-        check(loading(2), {})
 
 
 @pytest.mark.parametrize(

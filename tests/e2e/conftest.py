@@ -48,6 +48,7 @@ SLOW = 60.0
 """Seconds for what has no promised bound: machines of continuous integration may be busy."""
 
 T = TypeVar("T")
+C = TypeVar("C", bound=contextlib.AbstractContextManager[Any])
 
 
 @functools.cache
@@ -207,6 +208,7 @@ class Machine:
         self.commands: list[Command] = []
         self.ports: set[int] = set()
         self.daemons: set[Pid] = set()
+        self._opened = contextlib.ExitStack()
         self.until = until
         self.tree = tree
 
@@ -410,8 +412,14 @@ class Machine:
         self.ports.add(port)
         return http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
 
+    def closing(self, opened: C) -> C:
+        """A client of an API that is closed with the machine: an open socket would be a warning in a later test."""
+        self._opened.enter_context(opened)
+        return opened
+
     def close(self) -> None:
         """End what runs; then nothing may be left."""
+        self._opened.close()
         faults = []
         for command in reversed(self.commands):
             if command.code is None:

@@ -19,6 +19,7 @@ ROUTES = {
     "responses": ["/v1/responses", "/v1/responses/input_tokens"],
     "lora": ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"],
     "embeddings": ["/v1/embeddings", "/v1/score", "/v1/rerank"],
+    "on_demand": ["/models/load", "/models/unload"],
 }
 COMMANDS = {"planner": ["planner"], "replay": ["bench"]}
 SETTINGS = {
@@ -139,6 +140,39 @@ def test_a_planner_whose_workers_keep_their_role(machine: Any) -> None:
     pools = json.loads(ended(machine, "planner", "status", "--output=json").out)
     assert [(pool["component"], pool["state"]) for pool in pools] == [("Worker", "active")]
     command.end()
+
+
+MODELS = "models: {a: {engine: echo_full}, b: {engine: echo_full}}\n"
+
+
+@pytest.mark.parametrize("without", ["on_demand"], indirect=True)
+def test_without_models_on_demand(without: Any) -> None:
+    (without.folder / "models.yaml").write_text(MODELS)
+    unknown = "no component of kind 'ondemand'; known kinds: frontend, "
+    for words in (("serve", "-f", "models.yaml"), ("serve", "graphs.models:Frontend")):
+        said = ended(without, *words).mistake()
+        assert unknown in said, said
+    said = without.start("dynamo-run", "in=http", "out=mocker", "sample", "--max-models", "1").wait(60).mistake()
+    assert unknown in said, said
+    said = ended(without, *PLANNED, "--Planner.min-endpoint=0").mistake()
+    assert said.startswith("error: Planner: min-endpoint 0 needs the feature 'on_demand', which is not installed"), said
+    command = without.start("dynamo", *PLANNED)
+    url = command.ready()
+    assert without.chat(url, "hello", max_tokens=4)
+    status, text = without.ask(url, "/v1/models")
+    assert (status, "state" in json.loads(text)["data"][0]) == (200, False)
+    command.end()
+
+
+def test_models_on_demand_that_are_switched_off(machine: Any) -> None:
+    machine.env["DYNAMOD_FEATURES"] = "-on_demand"
+    (machine.folder / "models.yaml").write_text(MODELS)
+    off = "the feature 'on_demand', which is off: switched off by DYNAMOD_FEATURES; see dynamo features"
+    said = ended(machine, "serve", "-f", "models.yaml").mistake()
+    assert said == f"error: Processor: the component kind 'ondemand' belongs to {off}"
+    assert (
+        ended(machine, *PLANNED, "--Planner.min-endpoint=0").mistake() == f"error: Planner: min-endpoint 0 needs {off}"
+    )
 
 
 def test_a_name_that_is_unknown(machine: Any) -> None:

@@ -23,7 +23,7 @@ def test_a_response_is_there_after_a_kill_right_after_its_end(machine: Any) -> N
     config = machine.folder / "c.yaml"
     config.write_text(CONFIG.format(folder=machine.folder / "kept"))
     command = machine.start("dynamo", "serve", "-f", config)
-    client = openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="unused", max_retries=0, timeout=10)
+    client = machine.closing(openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="none", max_retries=0, timeout=10))
     names: list[str] = []
     killed: list[int] = []
 

@@ -265,7 +265,7 @@ def test_an_ingress_that_is_killed_finds_what_is_loaded(machine: Any) -> None:
 @together
 def test_while_an_ingress_is_replaced_one_process_decides(machine: Any) -> None:
     text = "models: {a: {engine: echo_core, model: sample}, b: {engine: echo_full}}\nbudget: {models: 1, patience: 0}\n"
-    _, url = serve(machine, text, DYN_TOKEN_ECHO_DELAY_MS="10")
+    _, url = serve(machine, text, DYN_TOKEN_ECHO_DELAY_MS="20")
     stream = Streaming(machine._connect(url, 30.0), {**chat_body("word " * 800, stream=True), "model": "a"})
     assert machine.run("dynamo", "restart", "Frontend", "--timeout", "20").code == 0
     assert sorted(row["state"] for row in machine.ps("Processor")) == ["Draining", "Ready"]

@@ -10,8 +10,9 @@ from dynamod.extension.component import Component
 from dynamod.extension.feature import Feature
 from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.graph.service import Service, service
+from dynamod.ingress.settings import ProcessorSettings
 from dynamod.message.errors import UserError
-from dynamod.runtime.components import component_class
+from dynamod.runtime.components import component_class, is_ingress, starts_workers
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,3 +95,26 @@ def test_a_kind_that_no_feature_has_is_unknown() -> None:
 
 def test_an_actor_of_the_user_is_not_imported_before_a_start() -> None:
     assert check(graph("no_such_module:Actor"))
+
+
+class IngressSettings(ProcessorSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a toy that takes the requests of clients."""
+
+    started: tuple[str, ...] = ()
+
+
+def test_a_kind_may_take_requests_and_start_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = Component(lambda: Toy, lambda: IngressSettings, ingress=True, starts=lambda found: (found.started, 1))
+    toy = Feature("toy", "", components={"counter": TOY.components["counter"], "opener": kind})
+    monkeypatch.setattr(installed, "installed", lambda: {"toy": toy})
+    assert (is_ingress("opener"), starts_workers("opener")) == (True, True)
+    assert (is_ingress("counter"), starts_workers("counter")) == (False, False)
+    assert is_ingress("processor")
+    assert not starts_workers("worker")
+    check(graph("opener", started=["Worker"]), {})
+    with pytest.raises(
+        UserError, match="DYN_MIGRATION_LIMIT is"
+    ):  # settings of the environment, as a processor has them
+        check(graph("opener"), {"DYN_MIGRATION_LIMIT": "wrong"})
+    monkeypatch.setenv("DYNAMOD_FEATURES", "-toy")
+    assert is_ingress("opener"), "a daemon knows it of graphs that were started before"

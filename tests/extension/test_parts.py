@@ -4,16 +4,15 @@ import asyncio
 from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
 
 from dynamod import sample
 from dynamod.actor import System
 from dynamod.actor.testing import virtual
-from dynamod.discovery.keys import parked_key
-from dynamod.message.pools import ParkedModel
 from dynamod.message.worker import Describe
+from dynamod.migration.stages import Ask
 from dynamod.preprocess.card import read_card
+from dynamod.router.router import Prompt
 
 pytestmark = pytest.mark.usefixtures("toys")
 
@@ -65,31 +64,39 @@ async def test_a_route_reaches_the_part_of_the_processor(house: Any, serve: Any,
 
 async def test_a_part_says_what_a_model_without_workers_will_serve(house: Any, until: Any) -> None:
     processor = await house.start()
-    record = ParkedModel(
-        card=read_card(sample.path("sample"), name="sample"), place="dyn://n.Worker.generate", startup=1.0
-    )
-    processor.parked.record(parked_key(1, "Worker"), msgspec.json.encode(record))
+    processor.keep(read_card(sample.path("sample"), name="sample"))
     await until(lambda: set(processor.cards) == {"sample"})
     processor.parts["visits"].admit()
     assert set(processor.cards) == {"sample", "visitor"}
 
 
 async def test_a_part_waits_for_a_worker_of_a_model_without_workers(house: Any, until: Any) -> None:
-    wanted: list[tuple[str, bool]] = []
-    processor = await house.start(want=lambda name, waits: wanted.append((name, waits)))
-    record = ParkedModel(
-        card=read_card(sample.path("sample"), name="sample"), place="dyn://n.Worker.generate", startup=1.0
-    )
-    processor.parked.record(parked_key(1, "Worker"), msgspec.json.encode(record))
-    await until(lambda: processor.cards)
+    processor = await house.start()
+    part = processor.parts["visits"]
+    processor.keep(read_card(sample.path("sample"), name="sample"))
+    await until(lambda: house.backend.askable())
+    assert house.backend.health()["endpoints"] == ["dyn://n.sample.generate"]
+    part.shut = True
+    assert (house.backend.askable(), house.backend.health()["endpoints"]) == ({}, [])
+    part.shut = False
     served: list[int] = []
 
     async def visit() -> None:
-        async with processor.parts["visits"].context.held("sample"):
+        async with part.context.held("sample"):
             served.append(len(house.view.served("sample").instances))
 
     waiting = asyncio.ensure_future(visit())
-    await until(lambda: wanted == [("sample", True)])
-    await house.worker()
+    asked = asyncio.ensure_future(house.ask(max_tokens=3))
+    await until(lambda: part.waiting == ["sample", "sample"])
+    worker = await house.worker()
     await waiting
     assert served == [1]
+    assert (await (await asked).wait()).error is None
+    assert part.waiting == []
+    house.leave(worker)
+    card = processor.cards["sample"]
+    place = asyncio.ensure_future(processor.requests.acquire(card, Prompt("r", 1), 0, None, Ask((), again=True)))
+    await until(lambda: part.waiting == ["sample"])
+    await house.worker()
+    (await place).release()
+    assert part.waiting == []

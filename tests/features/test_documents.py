@@ -21,6 +21,7 @@ ROUTES = {
     },
     "embeddings": {"/v1/embeddings", "/v1/score", "/v1/rerank"},
     "lora": {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"},
+    "on_demand": {"/running", "/models/load", "/models/unload"},
     "responses": {
         *("/v1/responses", "/v1/responses/{id}", "/v1/responses/input_tokens", "/v1/responses/{id}/input_items"),
         "/v1/responses/{id}/cancel",

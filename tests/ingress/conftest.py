@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import uvloop
@@ -53,6 +53,8 @@ class FakeRun:
 
 class FakeBackend:
     """Not the real one: plays `words` to every choice, or whatever `play` says; `refuse` is raised by `start`."""
+
+    parts: ClassVar[dict[str, Any]] = {}
 
     def __init__(self) -> None:
         self.cards: dict[str, ModelCard] = {

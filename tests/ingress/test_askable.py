@@ -1,27 +1,37 @@
 """Which models can be asked: the card is loaded, and a request would be placed."""
 
 import random
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from dynamod.discovery.keys import (
-    PARKED,
     card_key,
     exited_key,
     instance_key,
-    parked_key,
     quarantine_key,
 )
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.ingress.askable import AskableModels
-from dynamod.ingress.parked import ParkedModels
+from dynamod.ingress.parts import ProcessorContext, ProcessorPart, ProcessorParts
 from dynamod.message.discovery import PREFILL, Capabilities, Instance, ModelCard
-from dynamod.message.pools import ParkedModel
 
 CARD = ModelCard("m", mdc_sum="x")
 HELPER = msgspec.structs.replace(CARD, types=())
+
+
+class Starting(ProcessorPart):
+    """It starts workers of each model, or none for a `problem`."""
+
+    problem = ""
+
+    def places(self, names: Collection[str]) -> Collection[str]:
+        return () if self.problem else {"dyn://n.Worker.generate"} if names else ()
+
+    def can_start(self, name: str) -> bool:
+        return not self.problem
 
 
 class Place:
@@ -34,17 +44,16 @@ class Place:
         self.kept: set[str] = set()
         self.coming: dict[str, ModelCard] = {}
         self.told: list[tuple[str, bool]] = []
-        parked = ParkedModels(self.view, lambda _name, _waits: None, lambda _card: None, lambda _name: None)
+        self.parts = ProcessorParts()
         self.askable = AskableModels(
             self.view,
             lambda: self.cards,
             self.kept.__contains__,
             self.coming.get,
-            parked,
+            self.parts,
             lambda name, card: self.told.append((name, card is not None)),
         )
         self.view.on_change(self.askable.look)
-        self.registry.watch(PARKED, parked.record)
         self.daemon = self.registry.grant()
 
     def worker(self, card: ModelCard | None = CARD, pool: str = "", endpoint: str = "generate") -> Instance:
@@ -162,9 +171,12 @@ def test_a_model_whose_workers_start_on_demand_can_be_asked_unless_none_can_star
     place.load()
     assert set(place.askable.models()) == {"m"}
 
+    context: ProcessorContext = None  # type: ignore[assignment]  # the part asks it nothing
+    place.parts["starting"] = part = Starting(context)
+
     def park(problem: str) -> None:
-        record = ParkedModel(card=CARD, place="dyn://n.Worker.generate", startup=1.0, problem=problem)
-        place.put(parked_key(place.daemon, "Worker"), record, place.daemon)
+        part.problem = problem
+        place.askable.look()
 
     park("")
     assert place.askable.health()["endpoints"] == ["dyn://n.Worker.generate"]

@@ -11,11 +11,11 @@ from typing import Any, cast
 from dynamod.actor import Actor, Crashed, Reason
 from dynamod.discovery.keys import EXITED
 from dynamod.discovery.view import View
+from dynamod.features.on_demand.component import OnDemandComponent
 from dynamod.ingress.processor import GetBackend
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import EngineFailed, Overloaded, RequestError, TimedOut
 from dynamod.message.worker import Request
-from dynamod.runtime.components.ondemand import OnDemandComponent
 from dynamod.runtime.context import ComponentContext
 from dynamod.runtime.plan import ServicePlan
 

@@ -1,6 +1,6 @@
 """What clients of Anthropic's Messages API send, as far as dynamod reads it.
 
-Turns and blocks are unions told apart by `role` and `type`. Fields that nobody knows are tolerated, as in
+Turns and blocks are unions told apart by `role` and `type`. Unknown fields are tolerated, as in
 `message.openai`: agents send those of beta versions.
 """
 
@@ -27,14 +27,14 @@ class ImageBlock(msgspec.Struct, frozen=True, tag="image", tag_field="type"):
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking", tag_field="type"):
-    """Reasoning of an earlier answer. Nobody checks the signature."""
+    """Reasoning of an earlier answer. The signature is not checked."""
 
     thinking: str
     signature: str = ""
 
 
 class RedactedThinkingBlock(msgspec.Struct, frozen=True, tag="redacted_thinking", tag_field="type"):
-    """Reasoning of another server that nobody can read; it is left out."""
+    """Reasoning of another server, which is encrypted; it is left out."""
 
     data: str = ""
 
@@ -96,7 +96,7 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 
 class ThinkingConfig(msgspec.Struct, frozen=True):
-    """Whether the model reasons first, where its template can say that: not when disabled. Nobody counts the budget."""
+    """Whether the model reasons first, where its template can say that: not when disabled. No budget is counted."""
 
     type: str
     budget_tokens: int | None = None

@@ -110,7 +110,7 @@ def _tools(request: Conversation) -> dict[str, Any]:
 
 
 def _answer(request: Conversation) -> dict[str, Any]:
-    """How the model reasons, and the form of its answer. The names are those that chat templates read."""
+    """How the model reasons, and the form of its answer. The names are the ones in chat templates."""
     found: dict[str, Any] = {}
     if request.thinking is not None:
         on = request.thinking.type != "disabled"

@@ -67,7 +67,7 @@ async def lower_pairs(job: Job, served: Served, pairs: Sequence[tuple[str, str]]
     Raises BadRequest, which names what is too long.
     """
     model = served.model
-    assert model is not None, "who scores pairs takes tokens"
+    assert model is not None, "an engine that scores pairs takes tokens"
     characters = sum(len(one) + len(other) for one, other in pairs)
     large = characters + 2 * _EACH * len(pairs) > _THREAD_AT
     arguments = (model, pairs, served.card.context_length, name)

@@ -33,7 +33,7 @@ class RequestSuspicions:
         self._known: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # -> since when; the cause if it is guilty
 
     async def cause(self, instance: Instance, timeout: float | None = None) -> str:
-        """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows.
+        """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or the cause is unknown.
 
         `timeout`: seconds to wait for that; None: as long as it takes when the connection to it has failed. That of a
         process on another node is noticed by what is known of it.

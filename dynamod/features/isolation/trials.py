@@ -125,7 +125,7 @@ class Trials(DispatchStage):
 
 
 class Isolation:
-    """The suspects of one model and pool; who has got least of its answer is tried first, of those who came last."""
+    """The suspects of one model and pool. The one with the least of its answer is the first, of equals the newest."""
 
     def __init__(self, dispatcher: Dispatcher, key: Key, budget: RetryBudget) -> None:
         self._dispatcher, self._key, self._budget = dispatcher, key, budget
@@ -140,7 +140,7 @@ class Isolation:
 
     @property
     def over(self) -> bool:
-        """Whether nobody is tried, or waits for it."""
+        """Whether no request is tried, and none waits for a trial."""
         return self._trial is None and not self._suspects
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Adapters that clients have loaded and unloaded: who knows a change keeps it, and the newest of each counts.
+"""Adapters that clients have loaded and unloaded: each process keeps the changes that it knows, the newest counts.
 
 There is no one place for them. Every ingress process publishes all that it knows under its own lease, so a change is
 known as long as one of them lives, and until then workers that start find it in the registry.
@@ -14,7 +14,7 @@ from dynamod.message.discovery import Adapter, Word
 ADAPTERS = "v1/adapters/"
 """Adapters that clients have loaded and unloaded, as each ingress process knows them: `v1/adapters/{lease in hex}`."""
 UNLOADED = 1000
-"""Adapters that are unloaded of which the last change is kept, the newest ones: somebody may know an older change."""
+"""Unloaded adapters of which the last change is kept, the newest ones: another process may know an older change."""
 
 
 class AdapterChange(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -114,7 +114,7 @@ class UnloadAdapter(_AdapterEndpoint[UnloadAdapterRequest]):
     async def answer(
         self, frontend: Frontend, context: RequestContext, asked: UnloadAdapterRequest, card: ModelCard, body: bytes
     ) -> web.Response:
-        """Says so when nobody can ask for it any more. Raises NotFound, TimedOut."""
+        """Says so when no request can ask for the adapter any more. Raises NotFound, TimedOut."""
         found = frontend.models(context).get(asked.lora_name)
         if found is None or found.adapter is None or found.base != card.base:
             text = f"the lora adapter {asked.lora_name!r} is not loaded"

@@ -1,4 +1,4 @@
-"""Adapters that clients load and unload: told to all workers of a model, also to those that lack them later."""
+"""Adapters that clients load and unload: told to all workers of a model, also to workers that lack them later."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ class AdapterLoader(ProcessorPart):
     def starting_card(self, card: ModelCard) -> ModelCard:
         """With the adapters of the settings and those of clients.
 
-        One of the settings that has been unloaded is left out as long as nobody has it.
+        An adapter of the settings that has been unloaded is left out as long as no worker has it.
         """
         found = {one.name: one for one in card.adapters}
         for change in self.changes.of(card.name):

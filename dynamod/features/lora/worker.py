@@ -1,4 +1,4 @@
-"""Adapters in a worker: those that clients have it load, and those that clients have loaded elsewhere."""
+"""Adapters in a worker: the ones that clients have the worker load, and the ones that clients have loaded elsewhere."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ class FollowedAdapters(WorkerPart):
         log.info("adapters now: %s", ", ".join(one.name for one in self._engine.card().adapters) or "none")
 
     async def prepare(self) -> None:
-        """Load what clients have loaded before: nobody finds the worker without it."""
+        """Load what clients have loaded before: no request finds the worker without them."""
         if self._engine.card().capabilities.lora:
             await self.context.follow(ADAPTERS, self.changes.record)
             await self.follow()

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from dynamod.extension import installed
 from dynamod.message.errors import UserError
 from dynamod.message.pools import Pool
 
@@ -131,6 +132,8 @@ class PlannedPool:
             )
         except ValueError as error:
             raise UserError(f"planner of {self.component}: {error}") from None
+        if not found.min_endpoint:
+            installed.require("on_demand", f"planner of {self.component}: min-endpoint 0")
         if found.min_endpoint * self.gpus > found.max_gpu_budget:
             what = f"min-endpoint {found.min_endpoint} with {self.gpus} GPUs each"
             raise UserError(f"planner of {self.component}: {what} is above max-gpu-budget {found.max_gpu_budget}")

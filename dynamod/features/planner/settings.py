@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from dynamod.extension import installed
 from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import UserError
@@ -106,9 +107,14 @@ def pool_kind(attribute: str) -> str:
 
 
 def check_budget(settings: PlannerSettings, spec: ServiceSpec, graph: Graph) -> None:
-    """Raise UserError when the least of the pools together is above the budget."""
+    """Raise UserError when the least of the pools together is above the budget.
+
+    Also where a pool may have no workers, and the feature is off by which requests wait for a worker.
+    """
     pools = [(info.service, settings.least(pool_kind(attribute))) for attribute, info in spec.depends.items()]
     there = [(name, least, max(1, graph.services[name].gpus)) for name, least in pools if name in graph.services]
+    if not all(least for _, least, _ in there):
+        installed.require("on_demand", f"{spec.name}: min-endpoint 0")
     if sum(least * gpus for _, least, gpus in there) > settings.max_gpu_budget:
         parts = " and ".join(
             f"{least} of {name}" + (f" with {gpus} GPUs each" if gpus > 1 else "") for name, least, gpus in there

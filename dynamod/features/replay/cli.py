@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Experiments in virtual time: no engine, no GPU, no waiting.", no_args_is_help=True)
 
 COMPARED = (*(name for name in NAMES if name not in ("direct", "session-affinity")), "kv-original")
-"""Without the modes that need a client who names the worker or a session."""
+"""Without the modes that need a client that names the worker or a session."""
 
 
 @app.command("replay")
@@ -123,7 +123,7 @@ def conversations(
     block_size: Annotated[int, typer.Option("--block-size", min=1)] = 64,
     seed: Annotated[int, typer.Option("--seed")] = 0,
 ) -> None:
-    """Make a workload of users who talk over several turns behind shared system prompts."""
+    """Make a workload of users that talk over several turns behind shared system prompts."""
     from .trace import Conversations, make_conversations, write_trace
 
     plan = Conversations(users, turns, system_prompts, system_tokens, rate=rate, block_size=block_size)

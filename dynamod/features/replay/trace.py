@@ -59,7 +59,7 @@ def read_trace(path: Path, block_size: int) -> list[Arrival]:
 
 
 class Conversations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A made workload: users who talk over several turns, each beginning with one of a few system prompts.
+    """A made workload: users that talk over several turns, each beginning with one of a few system prompts.
 
     Lengths in tokens, times in milliseconds. A turn's prompt is all that was said before plus the new question; the
     next turn comes after the answer's expected time and a pause (exponential).

@@ -27,7 +27,7 @@ from .items import SEALED, as_input, items_of, resolved
 from .kept import GONE
 from .messages import ResponsesRequest
 from .rules import VALUES
-from .store import KeptResponses, StoredResponse, kept_by
+from .store import ResponseStore, StoredResponse, kept_by
 from .translate import check, input_messages, to_chat, unserved
 from .values import ResponseObject, begun, message_of
 from .writer import ResponseStreamWriter, ResponseUnaryWriter
@@ -117,7 +117,7 @@ class Responses(InputEndpoint):
 class ResponseAnswer(TranslatedChat):
     """A chat request that is answered with a response. `kept`: where that is stored."""
 
-    def __init__(self, asked: ResponsesRequest, previous: StoredResponse | None, kept: KeptResponses | None) -> None:
+    def __init__(self, asked: ResponsesRequest, previous: StoredResponse | None, kept: ResponseStore | None) -> None:
         super().__init__()
         self._asked, self._previous, self._kept = asked, previous, kept
 

@@ -10,7 +10,7 @@ from dynamod.ingress.api.pages import ascending, limit_of
 from dynamod.message.errors import BadRequest, NotFound
 
 from .messages import InputItem, InputPart, ResponsesRequest
-from .store import KeptResponses
+from .store import ResponseStore
 from .values import FunctionCallItem, Item, OutputMessage, ReasoningItem
 
 REFERENCE = "item_reference"
@@ -34,7 +34,7 @@ def sealed(reasoning: str) -> str:
 
 
 def unsealed(text: str | None) -> str:
-    """The reasoning; empty for that of another server, which nobody can read."""
+    """The reasoning; empty for that of another server, which is encrypted."""
     if text is None or not text.startswith(_SEAL):
         return ""
     try:
@@ -58,7 +58,7 @@ def items_of(request: ResponsesRequest) -> Sequence[InputItem]:
     return (InputItem(role="user", content=request.input),) if isinstance(request.input, str) else request.input
 
 
-async def resolved(request: ResponsesRequest, kept: KeptResponses) -> ResponsesRequest:
+async def resolved(request: ResponsesRequest, kept: ResponseStore) -> ResponsesRequest:
     """The request with items in place of references. Raises NotFound, Overloaded."""
     if isinstance(request.input, str) or not any(item.type == REFERENCE for item in request.input):
         return request

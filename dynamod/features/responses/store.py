@@ -1,21 +1,51 @@
-"""Responses that clients may read again, or go on from: in memory, the least used leave first."""
+"""Responses that clients may read again, or go on from: in SQLite, in memory or in a file that frontends share.
 
-from collections import OrderedDict
-from concurrent.futures import Future
+One thread does all work on the database, in the order of the calls, so that a client can go on from a response as soon
+as the response has been sent. The wait for another frontend that writes is BUSY seconds at most.
+"""
+
+import asyncio
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, cast
+from threading import Semaphore
+from typing import TypeVar, cast
 
 import msgspec
 
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import Frontend
+from dynamod.ingress.own_folder import own_folder, refuse_newer
+from dynamod.message.errors import Overloaded, UserError
 from dynamod.message.openai import Message
 
 from .messages import InputItem
 from .settings import ResponsesSettings
 
-_ITEM = 200
-"""About the bytes of an item, without its texts."""
+log = logging.getLogger("dynamod.frontend")
+
+MOST = 100_000
+"""Responses that are kept at most, whatever their size."""
+BUSY = 5.0
+"""Seconds to wait for another process that writes."""
+BEHIND = 256
+"""Responses that may wait to be written; a disk that is slower than that loses the next ones."""
+LATE = (0.02, 0.08, 0.2)
+"""Seconds between looks for what is not there: another frontend may be about to write it."""
+FILE = "responses.sqlite"
+FORMAT = 1
+"""Of tables and values, as SQLite's `user_version`. A change that an older release would misread raises it."""
+_TABLES = """
+CREATE TABLE IF NOT EXISTS responses (id TEXT PRIMARY KEY, used INTEGER, size INTEGER, value BLOB);
+CREATE INDEX IF NOT EXISTS oldest ON responses (used, size);
+CREATE TABLE IF NOT EXISTS items (id TEXT PRIMARY KEY, response TEXT, value BLOB);
+CREATE INDEX IF NOT EXISTS of_response ON items (response);
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,107 +60,147 @@ class StoredResponse:
     items: tuple[InputItem, ...] = ()
     answer: tuple[InputItem, ...] = ()
 
-    @property
-    def size(self) -> int:
-        """About its bytes. What several responses share counts for each. Items and messages share contents."""
-        items = sum([_size_of_item(item) for item in (*self.items, *self.answer)])
-        return len(self.body) + items + sum([_size(message) for message in self.messages])
 
-
-class KeptResponses(Protocol):
-    """Where responses are kept: in memory here, or in a file (`shared`)."""
-
-    def put(self, name: str, stored: StoredResponse) -> "Future[None] | None":
-        """Keep a response, unless it is larger than everything that may be kept.
-
-        The result ends when that is done; None: it is done.
-        """
-        ...
-
-    async def get(self, name: str) -> StoredResponse | None:
-        """A response, which is used by that. Raises Overloaded."""
-        ...
-
-    async def item(self, name: str) -> InputItem | None:
-        """An item of an answer. Raises Overloaded."""
-        ...
-
-    async def remove(self, name: str) -> bool:
-        """Keep it no more; whether it was there. Raises Overloaded."""
-        ...
+_response, _item = msgspec.msgpack.Decoder(StoredResponse), msgspec.msgpack.Decoder(InputItem)
+_encode = msgspec.msgpack.encode
+T = TypeVar("T")
 
 
 class ResponseStore:
-    """At most `limit` bytes; 0: nothing is kept."""
+    """At most `limit` bytes and `most` responses; the least used leave first.
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._found: OrderedDict[str, StoredResponse] = OrderedDict()
-        self._sizes: dict[str, int] = {}
-        self._items: dict[str, InputItem] = {}  # of answers, by their ids
-        self.used = 0
+    `folder`: of the file; empty: in memory. Raises UserError when the folder cannot be used.
+    """
 
-    def __len__(self) -> int:
-        return len(self._found)
+    def __init__(self, folder: str, limit: int, most: int = MOST) -> None:
+        self._limit, self._most, self._places = limit, most, Semaphore(BEHIND)
+        self._path = own_folder(folder, "responses_dir") / FILE if folder else None
+        self._late = LATE if folder else ()
+        self._thread = ThreadPoolExecutor(1, "responses")
+        try:
+            if self._path is None:  # one connection: another one would have another memory
+                self._memory = sqlite3.connect(":memory:", check_same_thread=False)
+            else:
+                os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            with self._database() as database:
+                (found,) = database.execute("PRAGMA user_version").fetchone()
+                if self._path is not None:
+                    refuse_newer(self._path, "responses_dir", found, FORMAT)
+                database.execute("PRAGMA journal_mode = WAL")
+                database.executescript(_TABLES)
+                if not found:  # the tables are new, or of a release before 0.2.0, which has these and writes no number
+                    database.execute(f"PRAGMA user_version = {FORMAT}")
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(f"responses_dir: {self._path}: {error}", "choose another folder") from None
 
-    def put(self, name: str, stored: StoredResponse) -> None:
-        """Keep a response, unless it is larger than everything that may be kept."""
-        size = stored.size
-        if size > self._limit:
-            return
-        self._remove(name)
-        self._found[name], self._sizes[name] = stored, size
-        self._items.update({item.id: item for item in stored.answer if item.id})
-        self.used += size
-        while self.used > self._limit:
-            self._remove(next(iter(self._found)))
+    def put(self, name: str, stored: StoredResponse) -> "Future[None] | None":
+        """Keep a response, which is done when the result is; the log says so when that cannot be done."""
+        if not self._places.acquire(blocking=False):
+            log.warning("response %s is not kept: %d others are not written yet", name, BEHIND)
+            return None
+        return self._thread.submit(self._put, name, stored)
 
     async def get(self, name: str) -> StoredResponse | None:
-        """A response, which is used by that."""
-        stored = self._found.get(name)
-        if stored is not None:
-            self._found.move_to_end(name)
-        return stored
+        """A response, which is used by that. Raises Overloaded when the file cannot be read."""
+        return await self._find(lambda database: self._get(database, name))
 
     async def item(self, name: str) -> InputItem | None:
-        """An item of an answer."""
-        return self._items.get(name)
+        """An item of an answer. Raises Overloaded."""
+
+        def find(database: sqlite3.Connection) -> InputItem | None:
+            row = database.execute("SELECT response, value FROM items WHERE id = ?", (name,)).fetchone()
+            return None if row is None else _decoded(database, row[0], _item, row[1])
+
+        return await self._find(find)
 
     async def remove(self, name: str) -> bool:
-        """Keep it no more; whether it was there."""
-        return self._remove(name)
+        """Keep it no more; whether it was there. Raises Overloaded."""
+        return await self._do(lambda database: _remove(database, name))
 
-    def _remove(self, name: str) -> bool:
-        if (stored := self._found.pop(name, None)) is None:
-            return False
-        for item in stored.answer:
-            self._items.pop(item.id or "", None)
-        self.used -= self._sizes.pop(name)
-        return True
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        """A connection, in a transaction."""
+        if self._path is None:
+            with self._memory:
+                yield self._memory
+        else:
+            with closing(sqlite3.connect(self._path, timeout=BUSY)) as database, database:
+                yield database
+
+    async def _find(self, find: Callable[[sqlite3.Connection], T | None]) -> T | None:
+        """The kept response, also one that comes at once: another frontend may be about to write it."""
+        for wait in self._late:
+            if (found := await self._do(find)) is not None:
+                return found
+            await asyncio.sleep(wait)
+        return await self._do(find)
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def call() -> T:
+            with self._database() as database:
+                return work(database)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except sqlite3.Error:
+            log.exception("the kept responses cannot be used")
+            raise Overloaded(
+                "the kept responses cannot be read now", code="responses_unavailable", retry_after=1
+            ) from None
+
+    def _put(self, name: str, stored: StoredResponse) -> None:
+        try:
+            value = _encode(stored)
+            if len(value) > self._limit:
+                return
+            with self._database() as database:
+                _remove(database, name)
+                row = (name, time.time_ns(), len(value), value)
+                database.execute("INSERT INTO responses VALUES (?, ?, ?, ?)", row)
+                items = [(item.id, name, _encode(item)) for item in stored.answer if item.id]
+                database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", items)
+                self._make_room(database)
+        except Exception:  # its client gets the response all the same
+            log.exception("response %s is not kept", name)
+        finally:
+            self._places.release()
+
+    def _make_room(self, database: sqlite3.Connection) -> None:
+        count, size = database.execute("SELECT count(*), total(size) FROM responses").fetchone()
+        while count > self._most or size > self._limit:
+            name, less = database.execute("SELECT id, size FROM responses ORDER BY used LIMIT 1").fetchone()
+            _remove(database, name)
+            count, size = count - 1, size - less
+
+    def _get(self, database: sqlite3.Connection, name: str) -> StoredResponse | None:
+        row = database.execute("SELECT value FROM responses WHERE id = ?", (name,)).fetchone()
+        if row is None:
+            return None
+        database.execute("UPDATE responses SET used = ? WHERE id = ?", (time.time_ns(), name))
+        return _decoded(database, name, _response, row[0])
 
 
-def _size(message: Message) -> int:
-    calls = sum([len(str(call.function.arguments)) for call in message.tool_calls or ()])
-    return message.length + len(message.reasoning_content or "") + calls + 200
+def _decoded(database: sqlite3.Connection, name: str, decoder: "msgspec.msgpack.Decoder[T]", value: bytes) -> T | None:
+    """What is kept of a response; None, and it goes, where a release with other fields has written it."""
+    try:
+        return decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        log.warning("response %s cannot be read and is not kept any more: %s", name, error)
+        _remove(database, name)
+        return None
 
 
-def _size_of_item(item: InputItem) -> int:
-    """Without what the messages have. Reasoning of another server is in none of them."""
-    words = (item.id, item.call_id, item.name, item.status, item.encrypted_content)
-    summary = sum([len(part.text or "") + _ITEM for part in item.summary or ()])
-    return _ITEM + summary + sum([len(word) for word in words if word])
+def _remove(database: sqlite3.Connection, name: str) -> bool:
+    database.execute("DELETE FROM items WHERE response = ?", (name,))
+    return database.execute("DELETE FROM responses WHERE id = ?", (name,)).rowcount > 0
 
 
-def open_store(settings: FrontendSettings) -> KeptResponses:
+def open_store(settings: FrontendSettings) -> ResponseStore:
     """Where a frontend keeps responses. Raises UserError when its folder cannot be used."""
     own = msgspec.convert(settings, ResponsesSettings, from_attributes=True)
-    if not own.responses_dir:
-        return ResponseStore(own.limit)
-    from .shared import SharedResponses  # needs sqlite
-
-    return SharedResponses(own.responses_dir, own.limit)
+    return ResponseStore(own.responses_dir, own.limit)
 
 
-def kept_by(frontend: Frontend) -> KeptResponses:
+def kept_by(frontend: Frontend) -> ResponseStore:
     """Where this frontend keeps responses."""
-    return cast(KeptResponses, frontend.parts["responses"])
+    return cast(ResponseStore, frontend.parts["responses"])

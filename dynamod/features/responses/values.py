@@ -135,7 +135,7 @@ class DeletedResponse(msgspec.Struct):
 
 
 def begun(request: ResponsesRequest, model: str) -> ResponseObject:
-    """The answer to a request before its first item. Its id cannot be guessed: whoever has it can read the answer."""
+    """The answer to a request before its first item. Its id cannot be guessed: the id is enough to read the answer."""
     plain = msgspec.to_builtins
     text, reasoning = request.text, request.reasoning
     form = text.format if text is not None else None

@@ -20,7 +20,7 @@ def kind_of(role: str, home: str) -> str:
 
 
 def by_role(kind: str, own: Pools, other: Pools, other_kind: str) -> Pools:
-    """The processes that have a role, by node, of both components. Nobody is started as `other`."""
+    """The processes that have a role, by node, of both components. No process is started as `other`."""
     found: dict[str, Pool] = {}
     for node in sorted(own.keys() | other.keys()):
         here = own.get(node) or Pool(replicas=(), free=0, alone=other[node].alone)
@@ -76,7 +76,7 @@ def able(cards: Mapping[int, ModelCard]) -> list[int]:
 
 
 def switch(sides: Sequence[Side], room: int, able: Collection[int]) -> Switch | None:
-    """Which worker of two pools goes to the other one, in place of a start there; None: nobody.
+    """Which worker of two pools goes to the other one, in place of a start there; None: no worker goes.
 
     `room`: workers that the two may have together. `able`: leases of workers that can change. One goes when its pool is
     about to give one up, or has more than it needs and no other can be started.

@@ -1,7 +1,8 @@
 """/v1/models: what can be asked for now."""
 
 import time
-from typing import ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 from aiohttp import web
@@ -21,7 +22,8 @@ class Model(msgspec.Struct, omit_defaults=True):
     """One model. The context length, 0 for not known, has the names of two servers. Parsers: empty for none.
 
     `types`: what it serves. `embedding_length`: numbers of its vectors, 0 for not known. `root`, `parent`: of an
-    adapter its path on the worker and the model below it, as vLLM has them.
+    adapter its path on the worker and the model below it, as vLLM has them. `state`, for `seconds`, and `error`: of the
+    worker that is started when a request asks for the model, or for the model below an adapter.
     """
 
     id: str
@@ -36,6 +38,9 @@ class Model(msgspec.Struct, omit_defaults=True):
     types: tuple[str, ...] = ()
     root: str = ""
     parent: str = ""
+    state: str = ""
+    seconds: float | None = None
+    error: str = ""
 
     @classmethod
     def of(cls, name: str, card: ModelCard) -> Self:
@@ -65,7 +70,9 @@ class Models(Endpoint):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """The list."""
-        rows = [Model.of(name, card) for name, card in frontend.askable(context).items()]
+        states, cards = _states(frontend), frontend.askable(context)
+        names = [*(name for name in states if name in cards), *(name for name in cards if name not in states)]
+        rows = [_row(cards[name], states) for name in names if cards[name].name == name]  # without aliases
         return json_response(ModelList("list", rows))
 
 
@@ -86,4 +93,15 @@ class OneModel(Models):
         card = frontend.askable(context).get(name)
         if card is None:
             raise NotFound(f"the model `{name[:200]}` does not exist", param="model")
-        return json_response(Model.of(name, card))
+        return json_response(_row(card, _states(frontend)))
+
+
+def _states(frontend: Frontend) -> Mapping[str, Any]:
+    return {name: one for part in frontend.backend.parts.values() for name, one in part.states().items()}
+
+
+def _row(card: ModelCard, states: Mapping[str, Any]) -> Model:
+    row, worker = Model.of(card.name, card), states.get(card.base)
+    if worker is not None:
+        row.state, row.seconds, row.error = worker.state, worker.seconds, worker.error
+    return row

@@ -69,14 +69,13 @@ def make_server(
     settings: FrontendSettings,
     backend: Backend,
     collect: Collect | None = None,
-    more: Sequence[Endpoint] = (),
     own: Sequence[Route] = (),
 ) -> Server:
     """A server for everything that the backend serves; it does not listen yet.
 
-    `more`: endpoints of this backend, which replace those with the same path. `own`: further routes without a key.
+    `own`: further routes without a key.
     """
-    known = (*{(one.method, one.path): one for one in (*endpoints(), *more)}.values(),)
+    known = endpoints()
     frontend = Frontend(settings, backend)
     routes = [_route(one, partial(one.serve, frontend)) for one in known]
     routes += [_route(one, partial(_refuse, text)) for one, text in endpoints_off()]

@@ -6,14 +6,13 @@ from typing import Any, cast
 
 from dynamod.actor import Actor
 from dynamod.extension.component import Component
-from dynamod.extension.installed import component, enabled
-from dynamod.graph.graph import FRONTEND, ON_DEMAND, PROCESSOR, WORKER
+from dynamod.extension.installed import component, declared, enabled
+from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER
 from dynamod.message.errors import UserError
 
 COMPONENTS = {
     FRONTEND: f"{__name__}.frontend:FrontendComponent",
     PROCESSOR: f"{__name__}.processor:ProcessorComponent",
-    ON_DEMAND: f"{__name__}.ondemand:OnDemandComponent",
     WORKER: f"{__name__}.worker:WorkerComponent",
 }
 """`module:Class` of an actor that takes a ComponentContext, by kind. Imported when it is started."""
@@ -43,3 +42,15 @@ def kind_of(kind: str) -> Component | None:
         known = [*COMPONENTS, *(name for feature in enabled() for name in feature.components)]
         raise UserError(f"no component of kind '{kind}'", f"known kinds: {', '.join(known)}; or module:Class")
     return added
+
+
+def is_ingress(kind: str) -> bool:
+    """Whether components of the kind take the requests of clients."""
+    added = declared(kind)
+    return kind == PROCESSOR or (added is not None and added.ingress)
+
+
+def starts_workers(kind: str) -> bool:
+    """Whether components of the kind start the workers of their graph when a request asks for a model."""
+    added = declared(kind)
+    return added is not None and added.starts is not None

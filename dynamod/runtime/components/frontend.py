@@ -42,7 +42,7 @@ class FrontendComponent(Actor):
         backend: ProcessorBackend = await processor.ask(GetBackend(), timeout=5.0)
         settings = validate(FrontendSettings, given(ctx.config, from_environment()), ctx.name)
         routes = [Route("GET", "/health/progress", self._progress)]
-        self._server = make_server(settings, backend, self._families, backend.endpoints, routes)
+        self._server = make_server(settings, backend, self._families, routes)
         ctx.process_context.http.append(self._server.metrics)
         await self._server.start(*ctx.listeners())
         self._background = [self.context.task(work()) for work in self._server.background]

@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from dynamod.actor import Reason
-from dynamod.discovery.keys import CARDS, PARKED, PREFILL_SETTINGS, STATIC, Address, place_of, wanted_key
+from dynamod.discovery.keys import CARDS, PREFILL_SETTINGS, STATIC, Address, place_of
 from dynamod.discovery.records import keep
 from dynamod.discovery.view import View
 from dynamod.graph.typed import given, validate
@@ -16,7 +16,6 @@ from dynamod.ingress.processor import Processor
 from dynamod.ingress.settings import ProcessorSettings, from_environment
 from dynamod.ingress.static_workers import StaticWorkers
 from dynamod.message.discovery import Instance, ModelCard
-from dynamod.message.pools import WantedModel
 from dynamod.preprocess.card import read_card
 from dynamod.preprocess.reference import model_name
 from dynamod.router.prefill import LivePrefill
@@ -61,7 +60,6 @@ class ProcessorComponent(Processor):
             refused=self._refuses,
             node=lambda: ctx.process_context.registry.node,
             live=live,
-            want=self._wants,
             link=ctx.process_context.registry,
             component=ctx.name,
         )
@@ -99,8 +97,6 @@ class ProcessorComponent(Processor):
         return list(self._static_here.values()) or ([elsewhere] if elsewhere is not None else [])
 
     async def _caught_up(self) -> None:
-        if self._only is None:
-            self._ctx.process_context.registry.watch(PARKED, self.parked.record)
         await self._ctx.process_context.caught_up(CARDS, lambda _key, _value: None)
         while not self._view.models().keys() <= self.cards.keys():  # noqa: ASYNC110 - loaded in threads
             await asyncio.sleep(0.005)
@@ -110,7 +106,6 @@ class ProcessorComponent(Processor):
         dispatch: Dispatcher | None = getattr(self, "dispatch", None)  # there from `started` on
         if dispatch is not None:
             dispatch.close()
-            self.parked.close()
 
     def _announced(self, name: str, card: ModelCard | None) -> None:
         registry = self._ctx.process_context.registry
@@ -121,14 +116,6 @@ class ProcessorComponent(Processor):
                 registry.put(key, msgspec.json.encode(served))
             else:
                 registry.delete(key)
-
-    def _wants(self, name: str, waits: bool) -> None:
-        registry = self._ctx.process_context.registry
-        key = wanted_key(registry.lease, name)
-        if waits:
-            registry.put(key, msgspec.json.encode(WantedModel(name)))
-        else:
-            registry.delete(key)
 
     def _refuses(self, name: str, why: str) -> None:
         registry = self._ctx.process_context.registry

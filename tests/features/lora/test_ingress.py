@@ -48,8 +48,10 @@ class Mocked:
 
     def make(self, **more: Any) -> AdapterLoader:
         transport: Any = self
+        unused: Any = None
         context = ProcessorContext(
-            *(self.view, transport, lambda: self.cards, self._spawn, self._held, lambda: None), reserved={"first"}
+            *(self.view, transport, lambda: self.cards, self._spawn, self._held, lambda: None, unused, unused, unused),
+            reserved={"first"},
         )
         return AdapterLoader(context, clock=lambda: 7.0, **more)
 

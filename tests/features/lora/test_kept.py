@@ -25,12 +25,13 @@ def park(house: Any) -> None:
     record = ParkedModel(
         card=msgspec.structs.replace(card, adapters=(Adapter("x", "/x"),)), place="dyn://n.Worker.generate", startup=1.0
     )
-    house.processor.parked.record(parked_key(1, "Worker"), msgspec.json.encode(record))
+    house.processor.parts["on_demand"].record(parked_key(1, "Worker"), msgspec.json.encode(record))
 
 
 async def test_a_request_for_one_waits_for_a_worker_of_the_model_below(house, until) -> None:
     wanted: list[tuple[str, bool]] = []
-    await house.start(want=lambda name, waits: wanted.append((name, waits)))
+    await house.start()
+    house.processor.parts["on_demand"].want = lambda name, waits: wanted.append((name, waits))
     park(house)
     await until(lambda: set(house.backend.models()) == {"sample", "x"})
     changed(house, 1.0, "y")
@@ -79,10 +80,11 @@ async def test_a_name_that_another_model_has_stays_that_models(house, until) -> 
 async def test_where_the_feature_is_off_those_of_the_settings_stay(house, until, monkeypatch) -> None:
     monkeypatch.setenv("DYNAMOD_FEATURES", "-lora")
     wanted: list[tuple[str, bool]] = []
-    await house.start(want=lambda name, waits: wanted.append((name, waits)))
+    await house.start()
+    house.processor.parts["on_demand"].want = lambda name, waits: wanted.append((name, waits))
     park(house)
     await until(lambda: set(house.backend.models()) == {"sample", "x"})
-    assert house.backend.parts == {}
+    assert "lora" not in house.backend.parts
     asked = asyncio.ensure_future(house.ask(model="x", max_tokens=3))
     await until(lambda: wanted)
     await house.worker(adapters=(Adapter("x", "/x", "aa"), Adapter("y", "/y", "bb")))

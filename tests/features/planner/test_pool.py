@@ -193,3 +193,13 @@ def test_a_worker_that_comes_from_another_pool_is_a_record() -> None:
     last = one.status()["last"]
     assert (last["replicas"], last["switched"], last["refused"]) == (2, "PrefillWorker.0 becomes decode", "")
     assert (last["tick"]["reason"], one.expected, one.switches) == ("switch", 2, 1)
+
+
+def test_a_pool_without_workers_needs_what_has_requests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = made(min_endpoint=1)
+    assert one.limited(min_endpoint=0).min_endpoint == 0
+    monkeypatch.setenv("DYNAMOD_FEATURES", "-on_demand")
+    with pytest.raises(
+        UserError, match="planner of Worker: min-endpoint 0 needs the feature 'on_demand', which is off"
+    ):
+        one.limited(min_endpoint=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.features.responses.shared import FILE, FORMAT, SharedResponses
+from dynamod.features.responses.store import FILE, FORMAT, ResponseStore
 from dynamod.message.errors import UserError
 
 
@@ -26,17 +26,17 @@ def version(folder: Path, wanted: int | None = None) -> int:
 
 
 def test_responses_of_an_older_release_are_taken(folder: Path) -> None:
-    SharedResponses(str(folder), 1 << 20)
+    ResponseStore(str(folder), 1 << 20)
     version(folder, 0)
-    SharedResponses(str(folder), 1 << 20)
+    ResponseStore(str(folder), 1 << 20)
     assert version(folder) == FORMAT
 
 
 def test_responses_of_a_newer_release_are_refused(folder: Path) -> None:
-    SharedResponses(str(folder), 1 << 20)
+    ResponseStore(str(folder), 1 << 20)
     version(folder, FORMAT + 1)
     before = (folder / FILE).read_bytes()
     with pytest.raises(UserError, match=rf"responses_dir: .*{FILE} has format {FORMAT + 1}") as raised:
-        SharedResponses(str(folder), 1 << 20)
+        ResponseStore(str(folder), 1 << 20)
     assert "start the release that wrote it" in raised.value.hint
     assert (folder / FILE).read_bytes() == before

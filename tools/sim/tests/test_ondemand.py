@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynamod.ondemand.core import OnDemand
+from dynamod.features.on_demand.core import OnDemand
 from tools.sim.ondemand import draw_on_demand
 from tools.sim.run import simulate
 from tools.sim.shape import Shape, faults_of

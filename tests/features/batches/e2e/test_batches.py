@@ -33,7 +33,7 @@ def test_a_batch_goes_on_after_a_kill_and_a_new_start(machine: Any) -> None:
     config = machine.folder / "c.yaml"
     config.write_text(CONFIG.format(folder=machine.folder / "kept"))
     command = machine.start("dynamo", "serve", "-f", config)
-    client = openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="unused", max_retries=0, timeout=10)
+    client = machine.closing(openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="none", max_retries=0, timeout=10))
     rows = [line(number) for number in range(LINES)]
     rows.insert(7, '{"custom_id": "cut')
     file = client.files.create(file=("in.jsonl", "\n".join(rows).encode()), purpose="batch")
@@ -60,7 +60,7 @@ def test_a_batch_goes_on_after_a_kill_and_a_new_start(machine: Any) -> None:
     assert ended[: len(killed) - 1] == killed[:-1], "answers that were there have changed"
 
     command = machine.start("dynamo", "serve", "-f", config)
-    client = openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="unused", max_retries=0, timeout=10)
+    client = machine.closing(openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="none", max_retries=0, timeout=10))
     machine.until(lambda: client.batches.retrieve(batch.id).status == "completed")
     batch = client.batches.retrieve(batch.id)
     counts = batch.request_counts
@@ -81,7 +81,7 @@ def test_a_batch_goes_on_after_a_kill_and_a_new_start(machine: Any) -> None:
 def test_the_folder_as_a_flag(machine: Any) -> None:
     """It is relative to where the command runs, as files of keys are."""
     command = machine.start("dynamo-run", "in=http", "out=echo_full", "--http-port", 0, "--batches-dir", "kept")
-    client = openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="unused", max_retries=0, timeout=10)
+    client = machine.closing(openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="none", max_retries=0, timeout=10))
     made = client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
     assert (machine.folder / f"kept/files/{made.id}.data").read_bytes() == b"{}"
     command.end()

@@ -61,7 +61,7 @@ def test_large_and_hostile_lines_hold_no_other_request_up(machine: Any, line_mb:
     config = machine.folder / "c.yaml"
     config.write_text(CONFIG.format(folder=machine.folder / "kept", line_mb=line_mb))
     command = machine.start("dynamo", "serve", "-f", config)
-    client = openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="unused", max_retries=0, timeout=60)
+    client = machine.closing(openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="none", max_retries=0, timeout=60))
     before = machine.row("Frontend")["pid"]
     rows = [
         line("good"),
@@ -111,7 +111,7 @@ def test_a_line_at_which_the_process_dies_is_not_asked_a_third_time(machine: Any
     config = machine.folder / "c.yaml"
     config.write_text(CONFIG.format(folder=folder, line_mb=1))
     command = machine.start("dynamo", "serve", "-f", config)
-    client = openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="unused", max_retries=0, timeout=10)
+    client = machine.closing(openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="none", max_retries=0, timeout=10))
     rows = [line("other 0", 300), line("deadly", 4000), *[line(f"other {n}", 300) for n in range(1, 12)]]
     uploaded = client.files.create(file=("in.jsonl", "\n".join(rows).encode()), purpose="batch")
     batch = client.batches.create(input_file_id=uploaded.id, endpoint=CHAT, completion_window="24h")

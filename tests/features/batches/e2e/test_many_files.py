@@ -54,7 +54,7 @@ def test_lists_are_right_at_both(machine: Any) -> None:
         query = f"limit=900&order=asc&after={found['last_id']}"
     names += [one["filename"] for one in found["data"]]
     assert names == [f"{order}.jsonl" for order in range(COUNT)]
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=30)
+    client = machine.closing(openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=30))
     for number in range(4):
         new = client.files.create(file=(f"new{number}", b"x"), purpose="batch")
         assert newest() == {f"new{number}"}

@@ -10,8 +10,7 @@ import openai
 import pytest
 
 from dynamod.features.responses.messages import InputItem
-from dynamod.features.responses.shared import BEHIND, FILE, SharedResponses
-from dynamod.features.responses.store import StoredResponse
+from dynamod.features.responses.store import BEHIND, FILE, ResponseStore, StoredResponse
 from dynamod.message.errors import UserError
 from dynamod.message.openai import Message
 
@@ -69,8 +68,9 @@ async def test_frontends_go_on_from_each_other(house: Any, serve: Any, words: An
         assert (await one.responses.create(model="sample", input="x")).status == "completed"
 
 
-async def test_the_least_used_leave_first(tmp_path: Path) -> None:
-    few = SharedResponses(str(tmp_path), 10_000, most=3)
+@pytest.mark.parametrize("shared", [True, False], ids=["file", "memory"])
+async def test_the_least_used_leave_first(tmp_path: Path, shared: bool) -> None:
+    few = ResponseStore(str(tmp_path) if shared else "", 10_000, most=3)
     for name in "abc":
         few.put(name, stored(10, f"item-{name}"))
     assert await few.get("a") is not None
@@ -87,7 +87,7 @@ async def test_the_least_used_leave_first(tmp_path: Path) -> None:
 
 
 async def test_what_another_release_has_written_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    kept = SharedResponses(str(tmp_path), 10_000)
+    kept = ResponseStore(str(tmp_path), 10_000)
     for name in "ab":
         kept.put(name, stored(10, f"item-{name}"))
     assert await kept.get("a") is not None
@@ -100,7 +100,7 @@ async def test_what_another_release_has_written_is_not_there(tmp_path: Path, cap
 
 
 async def test_another_process_that_writes_is_waited_for(tmp_path: Path) -> None:
-    kept = SharedResponses(str(tmp_path), 10_000)
+    kept = ResponseStore(str(tmp_path), 10_000)
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     try:
         other.execute("BEGIN IMMEDIATE")
@@ -115,7 +115,7 @@ async def test_another_process_that_writes_is_waited_for(tmp_path: Path) -> None
 
 
 async def test_a_slow_disk_does_not_fill_the_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    kept = SharedResponses(str(tmp_path), 1_000_000)
+    kept = ResponseStore(str(tmp_path), 1_000_000)
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     try:
         other.execute("BEGIN IMMEDIATE")
@@ -132,12 +132,12 @@ async def test_a_slow_disk_does_not_fill_the_memory(tmp_path: Path, caplog: pyte
 
 
 def test_the_folder_is_ours_alone(tmp_path: Path) -> None:
-    SharedResponses(str(tmp_path / "new"), 1)
+    ResponseStore(str(tmp_path / "new"), 1)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()} == {0o600}
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(UserError, match="responses_dir: others may use"):
-        SharedResponses(str(tmp_path / "open"), 1)
+        ResponseStore(str(tmp_path / "open"), 1)
     (tmp_path / "full").mkdir(mode=0o700)
     (tmp_path / "full" / FILE).write_bytes(b"no database" * 1000)
     with pytest.raises(UserError, match=r"responses_dir: .* not a database"):
-        SharedResponses(str(tmp_path / "full"), 1)
+        ResponseStore(str(tmp_path / "full"), 1)

@@ -11,7 +11,8 @@ from dynamod.actor.testing import virtual
 from dynamod.discovery.keys import PARKED, card_key, instance_key, parked_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
-from dynamod.ingress.parked import GRACE, ParkedModels
+from dynamod.features.on_demand.parked import GRACE, ParkedModels
+from dynamod.ingress.parts import ProcessorContext
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import Overloaded
 from dynamod.message.pools import ParkedModel
@@ -27,12 +28,21 @@ class Place:
         self.registry = MemoryRegistry(random.Random(1))
         self.view = View(self.registry)  # type: ignore[arg-type]  # with leases of its own for each worker
         self.said: list[tuple[str, Any]] = []
+        nothing: Any = None
         self.parked = ParkedModels(
-            self.view,
-            lambda name, waits: self.said.append(("want", (name, waits))),
-            lambda card: self.said.append(("keep", card.name)),
-            lambda name: self.said.append(("forget", name)),
+            ProcessorContext(
+                self.view,
+                transport=nothing,
+                cards=dict,
+                spawn=lambda work, _name: asyncio.ensure_future(work),
+                held=nothing,
+                revise=lambda: None,
+                keep=lambda card: self.said.append(("keep", card.name)),
+                forget=lambda name: self.said.append(("forget", name)),
+                check=nothing,
+            )
         )
+        self.parked.want = lambda name, waits: self.said.append(("want", (name, waits)))
         self.registry.watch(PARKED, self.parked.record)
         self.planner = self.registry.grant()
 

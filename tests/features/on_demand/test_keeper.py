@@ -10,10 +10,10 @@ import pytest
 
 from dynamod.actor import ActorUnreachable, Ref, System
 from dynamod.actor.testing import virtual
+from dynamod.features.on_demand.keeper import LISTED, Claim, Load, ModelKeeper, Release, Unload
+from dynamod.features.on_demand.settings import Budget, ModelSettings
 from dynamod.message.errors import DynamodError, Overloaded, UserError
 from dynamod.message.pools import Pool, Replica
-from dynamod.ondemand.keeper import LISTED, Claim, Load, ModelKeeper, Release, Unload
-from dynamod.ondemand.settings import Budget, ModelSettings
 
 
 @dataclass

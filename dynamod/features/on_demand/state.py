@@ -45,7 +45,7 @@ Action = Start | Drain | Admit | Refuse
 class Model:
     """One model. Times are seconds on the clock of the events.
 
-    `since`: when it came into its state. `waiting`: requests by arrival. `asked`: when somebody wanted it loaded
+    `since`: when it came into its state. `waiting`: requests by arrival. `asked`: when an operator wanted it loaded
     without a request. `idle_since`: end of its last request. `keep`: seconds that it stays after that; None: for ever.
     `turn`: requests that waited when it became ready, or came before those of the model that it `yields_to`; it takes
     no others then. `leaving`: it is unloaded after its running requests. `failures`: failed loads in a row; none is
@@ -72,7 +72,7 @@ class Model:
 
     @property
     def wanted_since(self) -> float | None:
-        """Since when somebody waits for it; None: nobody does."""
+        """Time of the longest wait for its load; None: no request and no operator waits."""
         first = next(iter(self.waiting.values()), None)
         return min((one for one in (first, self.asked) if one is not None), default=None)
 

@@ -3,34 +3,31 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from dynamod.actor import handle
 from dynamod.discovery.base import Registry
 from dynamod.discovery.keys import KEEPERS, Address
 from dynamod.ingress.model_loader import RELOAD
-from dynamod.ingress.processor import GetBackend, ProcessorBackend
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.memory import resident
-from dynamod.ondemand.backend import OnDemandBackend
-from dynamod.ondemand.keeper import ModelKeeper
-from dynamod.ondemand.settings import OnDemandSettings, names_of
+from dynamod.runtime.components.configured import configured_card
+from dynamod.runtime.components.processes import Processes
+from dynamod.runtime.components.processor import CATCH_UP, ProcessorComponent
 from dynamod.runtime.context import ComponentContext, ProcessContext
 
-from .configured import configured_card
-from .processes import Processes
-from .processor import CATCH_UP, ProcessorComponent
+from .keeper import ModelKeeper
+from .part import ModelsOnDemand
+from .settings import OnDemandSettings, names_of
 
 log = logging.getLogger("dynamod.frontend")
 
 
 class OnDemandComponent(ProcessorComponent):
-    """Serves the models of `models:`, loaded or not, and those that other graphs serve."""
+    """Serves the models of `models:`, loaded or not, and the models of other graphs."""
 
     settings_type = OnDemandSettings
 
@@ -44,12 +41,7 @@ class OnDemandComponent(ProcessorComponent):
         self._keeper = ModelKeeper(
             self._on_demand, budget, Processes(registry), self._serves, self._memory, self._keepers.first
         )
-        self.parked.coming = self._comes
-        self.reserved = self._names = names_of(self._on_demand)
-
-    def _comes(self, name: str) -> bool:
-        """Whether the worker of a model that is wanted starts again, so that requests that had begun wait for it."""
-        return name in self._on_demand and self._keeper.core.models[name].state in ("loading", "ready")
+        self.reserved: Mapping[str, str] = names_of(self._on_demand)
 
     async def started(self) -> None:
         """Read the cards of all models, then look after their workers."""
@@ -64,20 +56,11 @@ class OnDemandComponent(ProcessorComponent):
             log.warning("not all models could be read within %g s; going on without", CATCH_UP)
         context = self._ctx.process_context
         await self._keepers.join(context)
-        self._keeper_ref = self.context.child("models", self._keeper)
-        await self.context.system.ready(self._keeper_ref, timeout=60)
+        ref = self.context.child("models", self._keeper)
+        await self.context.system.ready(ref, timeout=60)
         self._view.on_change(self._keeper.look_soon)
         places = {name: f"dyn://{Address(self._ctx.namespace, one.component)}" for name, one in self._on_demand.items()}
-        self._backend = OnDemandBackend(
-            ProcessorBackend(self.context.ref, self, self._view),
-            *(self._keeper, self._keeper_ref, self._names, places, self._settings.queue_timeout),
-        )
-
-    @asynccontextmanager
-    async def held(self, model: str) -> AsyncGenerator[None]:
-        """See `ProcessorContext`."""
-        async with self._backend.held(model), super().held(model):
-            yield
+        cast("ModelsOnDemand", self.parts["on_demand"]).manage(self._keeper, ref, self.reserved, places)
 
     async def _keep(self, name: str, component: str) -> None:
         """Read the card of a model from its files, again and again until they are there."""
@@ -95,11 +78,6 @@ class OnDemandComponent(ProcessorComponent):
 
     async def _card(self, name: str, component: str) -> ModelCard:
         return await configured_card(self._ctx, component, name)
-
-    @handle
-    async def get_backend(self, message: GetBackend) -> Any:
-        """How requests come."""
-        return self._backend
 
     def _announced(self, name: str, card: ModelCard | None) -> None:
         super()._announced(name, card)
@@ -134,7 +112,7 @@ class Keepers:
         """Be one of them."""
         prefix = f"{KEEPERS}{context.plan.graph}/"
         self._key = f"{prefix}{await self._registry.leased(timeout=60):x}"
-        # The clock is that of all processes of a machine. Who puts its key second finds that of the first.
+        # All processes of a machine have the same clock. The process whose key is second finds the key of the first.
         self._registry.put(self._key, f"{time.monotonic():020.6f}".encode())
         await context.caught_up(prefix, self._changed)
 

@@ -7,9 +7,9 @@ from itertools import combinations, count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.ondemand.core import OnDemand
-from dynamod.ondemand.settings import Budget, ModelSettings, together
-from dynamod.ondemand.state import Action, Admit, Drain, Refuse, Start
+from dynamod.features.on_demand.core import OnDemand
+from dynamod.features.on_demand.settings import Budget, ModelSettings, together
+from dynamod.features.on_demand.state import Action, Admit, Drain, Refuse, Start
 
 
 def model(**keys: object) -> ModelSettings:

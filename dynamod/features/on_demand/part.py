@@ -1,25 +1,22 @@
-"""The backend of models on demand: a processor's, whose requests wait until their model is loaded."""
+"""The part of each processor: requests wait until their model is loaded."""
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dynamod.actor import ActorUnreachable, DeadlineExceeded, Ref
 from dynamod.ingress.api.stream import StreamWriter
 from dynamod.ingress.base import Job, ResponseSink, Run
-from dynamod.ingress.processor import ProcessorBackend
-from dynamod.message.discovery import ModelCard
+from dynamod.ingress.parts import Begin, ProcessorContext
 from dynamod.message.errors import BadRequest, Internal, Overloaded, RequestError
 
-from .keeper import Claim, ModelKeeper, Release
+from .keeper import Claim, ModelKeeper, ModelReport, Release
+from .parked import ParkedModels
 from .settings import duration
-
-if TYPE_CHECKING:
-    from dynamod.ingress.api.endpoint import Endpoint
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -104,53 +101,44 @@ class LoadingRun:
             self.task.cancel()
 
 
-class OnDemandBackend:
-    """`names`: each name for clients, aliases too, with that of its model. `places`: where models are served when they
-    are loaded, dyn://... `timeout`: seconds to wait for a model.
-    """
+class ModelsOnDemand(ParkedModels):
+    """What the feature keeps in each processor. Only the processor of the kind `ondemand` has a keeper."""
 
-    def __init__(
-        self,
-        inner: ProcessorBackend,
-        keeper: ModelKeeper,
-        ref: Ref,
-        names: Mapping[str, str],
-        places: Mapping[str, str],
-        timeout: float | None,
-    ) -> None:
-        self._inner, self.keeper, self._ref, self._timeout = inner, keeper, ref, timeout
-        self._names, self._places = names, places
+    keeper: ModelKeeper
+    _ref: Ref
+
+    def __init__(self, context: ProcessorContext) -> None:
+        super().__init__(context)
+        self._names: Mapping[str, str] = {}
+        self._places: Mapping[str, str] = {}
         self._numbers = count(1)
-        self.model, self.parts = inner.model, inner.parts
 
-    def health(self) -> Mapping[str, Any]:
-        """As the processor's; models that can be loaded have endpoints too."""
-        found, cards = self._inner.health(), self._inner.askable()
-        places = {place for name, place in self._places.items() if name in cards}
-        return {**found, "endpoints": sorted(places.union(found["endpoints"]))}
+    def manage(self, keeper: ModelKeeper, ref: Ref, names: Mapping[str, str], places: Mapping[str, str]) -> None:
+        """Have a keeper load models. `names`: each name for clients, aliases too, with the name of its model.
 
-    @property
-    def endpoints(self) -> "tuple[Endpoint, ...]":
-        """Those of models on demand."""
-        from .api import endpoints
+        `places`: by model, where its worker serves it, dyn://...
+        """
+        self.keeper, self._ref, self._names, self._places = keeper, ref, names, places
 
-        return endpoints(self)
+    def coming(self, name: str) -> bool:
+        """Whether the worker of a model that is wanted starts again, so that requests that had begun wait for it."""
+        return name in self._places and self.keeper.core.models[name].state in ("loading", "ready")
 
-    def models(self) -> Mapping[str, ModelCard]:
-        """Models that a request may name, loaded or not; an alias has its model's card."""
-        return self._with_aliases(self._inner.models())
+    def places(self, names: Collection[str]) -> set[str]:
+        """Where workers of these models are started."""
+        return super().places(names) | {place for name, place in self._places.items() if name in names}
 
-    def askable(self) -> Mapping[str, ModelCard]:
-        """Those of them that can be asked now, loaded or not."""
-        return self._with_aliases(self._inner.askable())
+    def aliases(self) -> Mapping[str, str]:
+        """Those of `models:`."""
+        return self._names
 
-    def _with_aliases(self, cards: Mapping[str, ModelCard]) -> Mapping[str, ModelCard]:
-        aliases = {alias: cards[name] for alias, name in self._names.items() if alias != name and name in cards}
-        return {**cards, **aliases} if aliases else cards
+    def states(self) -> Mapping[str, ModelReport]:
+        """All models of `models:`."""
+        return {one.model: one for one in self.keeper.reports()} if self._names else {}
 
     async def ask(self, message: Any, model: str) -> Any:
-        """The keeper's reply about a model. Raises Overloaded, also when it does not come in time."""
-        timeout = NO_LIMIT if self._timeout is None else self._timeout
+        """The keeper's reply about a model. Raises Overloaded, also when the reply does not come in time."""
+        timeout = NO_LIMIT if self.context.queue_timeout is None else self.context.queue_timeout
         try:
             return await self._ref.ask(message, timeout=timeout)
         except DeadlineExceeded:
@@ -159,40 +147,41 @@ class OnDemandBackend:
         except ActorUnreachable as error:
             raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
 
-    async def start(self, job: Job, sink: ResponseSink) -> Run:
-        """Wait for the model, of an adapter that below it, then begin to serve. Raises RequestError."""
-        asked = self._inner.models().get(job.request.model)
+    async def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Run:
+        """Wait for the model, of an adapter for the model below it, then begin."""
+        asked = self.context.cards().get(job.request.model)
         model = asked.base if asked is not None and asked.parent else job.request.model
         if model not in self._names:
-            return await self._inner.start(job, sink)  # of another graph
+            return await super().start(job, sink, begin)
         claim = Claim(model, f"{next(self._numbers)}", _keep_alive(job))
-        begin = partial(self._begin, job, sink, claim)
+        claimed = partial(self._begin, job, sink, claim, begin)
         if not (job.request.send_loading_state and isinstance(sink, StreamWriter)) or self._state(model)[0] == "ready":
-            return await begin()
-        loading = LoadingRun(sink, lambda: "{} is {} for {:.0f} s".format(model, *self._state(model)), begin)
-        loading.task = self.keeper.context.task(loading.wait(), f"wait for {model}")
+            return await claimed()
+        loading = LoadingRun(sink, lambda: "{} is {} for {:.0f} s".format(model, *self._state(model)), claimed)
+        loading.task = self.context.spawn(loading.wait(), f"wait for {model}")
         return loading
 
     def _state(self, model: str) -> tuple[str, float]:
         report = self.keeper.report(model)
         return report.state, report.seconds
 
-    async def _begin(self, job: Job, sink: ResponseSink, claim: Claim) -> Run:
+    async def _begin(self, job: Job, sink: ResponseSink, claim: Claim, begin: Begin) -> Run:
         if self._state(claim.model)[0] != "ready":
-            await self._inner.check(job)  # no model leaves for a request that is wrong
+            await self.context.check(job)  # no model leaves for a request that is wrong
         over = self._releaser(claim)
         try:
             await self.ask(claim, claim.model)
-            return ClaimedRun(await self._inner.start(job, ClaimedSink(sink, over)), over)
+            return ClaimedRun(await super().start(job, ClaimedSink(sink, over), begin), over)
         except BaseException:
             over()
             raise
 
     @asynccontextmanager
     async def held(self, model: str) -> AsyncGenerator[None]:
-        """See `ProcessorContext`; of a model of another graph nothing is held."""
+        """Keep the model loaded meanwhile."""
         if model not in self._names:
-            yield
+            async with super().held(model):
+                yield
             return
         claim = Claim(model, f"{next(self._numbers)}")
         try:

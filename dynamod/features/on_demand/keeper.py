@@ -34,10 +34,10 @@ class Workers(Protocol):
     """The worker processes of components, as the daemon manages them. Both raise UserError, DynamodError, OSError."""
 
     async def scale(self, component: str, replicas: int) -> None:
-        """Run so many; returns when those that go have finished."""
+        """Run so many; returns when the processes that end have finished."""
 
     async def pool(self, component: str) -> Pool:
-        """Those that there are."""
+        """The processes of the component."""
         ...
 
 
@@ -45,7 +45,7 @@ class Workers(Protocol):
 class Claim:
     """Ask for a turn with a model; the reply comes when the request may be sent. Raises Overloaded.
 
-    `left`: whoever asked does not wait any more.
+    `left`: the request does not wait any more.
     """
 
     model: str
@@ -56,7 +56,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The request of a claim is over, or nobody waits for it."""
+    """The request of a claim is over, or does not wait any more."""
 
     claim: Claim
 
@@ -146,11 +146,11 @@ class ModelKeeper(Actor):
         self._do(self.core.preload(self._now()))
 
     async def stopping(self, reason: Reason) -> None:
-        """Whoever waits is told."""
+        """Refuse the requests that wait."""
         for future in [*self._claims.values(), *(one for many in self._loads.values() for one in many)]:
             if not future.done():
                 future.set_exception(Overloaded("the processor is ending", retry_after=1.0))
-                future.exception()  # nobody may read it any more
+                future.exception()  # the request may have ended: else asyncio logs the error
 
     # Messages.
 
@@ -262,7 +262,7 @@ class ModelKeeper(Actor):
                     self.context.task(self._drain(name), f"unload {name}")
 
     def _look(self) -> None:
-        """Compare what is known with who serves."""
+        """Compare the states of models with the workers that serve."""
         self._look_due = False
         for name, model in self.core.models.items():
             serves = self._serving(name)
@@ -295,7 +295,7 @@ class ModelKeeper(Actor):
         return self.core.decides and (state == "loading" or (state == "unloaded" and self._serving(name)))
 
     async def _check(self, name: str) -> None:
-        """Whether the worker of a model that loads is given up, or has been started or ended by somebody else."""
+        """Whether the worker of a model that loads is given up, or an operator has started or ended it."""
         model, begun = self.core.models[name], self.core.models[name].since
         if self._locks[name].locked():
             return

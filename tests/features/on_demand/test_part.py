@@ -1,8 +1,9 @@
 """What a request holds of its model: from its turn to the end of its last choice, and nothing behind it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any, cast
 
 import msgspec
@@ -10,13 +11,16 @@ import pytest
 
 from dynamod.actor import System
 from dynamod.actor.testing import virtual
+from dynamod.discovery.memory import MemoryRegistry
+from dynamod.discovery.view import View
+from dynamod.features.on_demand.keeper import ModelKeeper
+from dynamod.features.on_demand.part import ModelsOnDemand
+from dynamod.features.on_demand.settings import Budget, ModelSettings
 from dynamod.ingress.base import Job
+from dynamod.ingress.parts import ProcessorContext, ProcessorPart, ProcessorParts
 from dynamod.message.discovery import Adapter, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError
 from dynamod.message.openai import EngineFields
-from dynamod.ondemand.backend import OnDemandBackend
-from dynamod.ondemand.keeper import ModelKeeper
-from dynamod.ondemand.settings import Budget, ModelSettings
 
 from .test_keeper import Workers
 
@@ -43,25 +47,17 @@ class Sink:
 
 
 class Inner:
-    """A processor's backend whose requests do what the test says."""
+    """The rest of a processor, whose requests do what the test says."""
 
     def __init__(self) -> None:
         self.sinks: list[Any] = []
         self.cancelled = 0
         self.error: RequestError | None = None
         self.wrong: RequestError | None = None
-        self.model: Callable[[str], None] = lambda _name: None
-        self.parts: Mapping[str, Any] = {}
 
-    def models(self) -> Mapping[str, ModelCard]:
+    def cards(self) -> Mapping[str, ModelCard]:
         adapters = {"x": ModelCard("x", parent="a", adapter=Adapter("x"))}
         return {name: ModelCard(name) for name in ("a", "b", "elsewhere")} | adapters
-
-    def askable(self) -> Mapping[str, ModelCard]:
-        return self.models()
-
-    def health(self) -> Mapping[str, Any]:
-        return {"endpoints": ["dyn://x.y.z"], "instances": []}
 
     async def check(self, job: Job) -> None:
         if self.wrong is not None:
@@ -77,8 +73,20 @@ class Inner:
         self.cancelled += 1
 
 
+class Made(ProcessorParts):
+    """The part, as a processor calls it."""
+
+    def __init__(self, part: ModelsOnDemand, inner: Inner) -> None:
+        parts: dict[str, ProcessorPart] = {"on_demand": part}
+        super().__init__(parts)
+        self.keeper, self._inner = part.keeper, inner
+
+    async def ask(self, job: Job, sink: Any) -> Any:
+        return await self.start(job, sink, self._inner.start)
+
+
 @asynccontextmanager
-async def backend(timeout: float | None = 60.0) -> AsyncIterator[tuple[OnDemandBackend, Inner, Workers]]:
+async def backend(timeout: float | None = 60.0) -> AsyncIterator[tuple[Made, Inner, Workers]]:
     workers, inner = Workers(), Inner()
     models = {name: ModelSettings(component=name) for name in ("a", "b")}
     async with System() as system:
@@ -86,14 +94,25 @@ async def backend(timeout: float | None = 60.0) -> AsyncIterator[tuple[OnDemandB
         ref = system.start("models", lambda: keeper)
         await system.ready(ref, timeout=5.0)
         names = {"a": "a", "b": "b", "first": "a"}
-        yield OnDemandBackend(cast("Any", inner), keeper, ref, names, {"a": "dyn://a.b.c"}, timeout), inner, workers
+        unused: Any = None
+        part = ModelsOnDemand(
+            ProcessorContext(
+                View(cast("Any", MemoryRegistry(Random(1)))),
+                unused,
+                inner.cards,
+                lambda work, _name: asyncio.ensure_future(work),
+                *(unused, unused, unused, unused, inner.check, timeout),
+            )
+        )
+        part.manage(keeper, ref, names, {"a": "dyn://a.b.c"})
+        yield Made(part, inner), inner, workers
 
 
 def job(model: str = "a", **fields: Any) -> Job:
     return Job("1", cast("Any", None), msgspec.convert({"model": model, **fields}, EngineFields), b"{}")
 
 
-def held(made: OnDemandBackend) -> tuple[int, int]:
+def held(made: Made) -> tuple[int, int]:
     one = made.keeper.report("a")
     return one.running, one.waiting
 
@@ -101,7 +120,7 @@ def held(made: OnDemandBackend) -> tuple[int, int]:
 @virtual
 async def test_a_request_holds_its_model_until_its_last_choice_is_complete() -> None:
     async with backend() as (made, inner, _):
-        run = await made.start(job(), cast("Any", (sink := Sink())))
+        run = await made.ask(job(), cast("Any", (sink := Sink())))
         assert held(made) == (1, 0)
         (inside,) = inner.sinks
         inside.started(2, 5, {})
@@ -121,15 +140,15 @@ async def test_a_request_holds_its_model_until_its_last_choice_is_complete() -> 
 @virtual
 async def test_a_request_that_fails_or_whose_client_leaves_holds_nothing() -> None:
     async with backend() as (made, inner, _):
-        await made.start(job(), cast("Any", Sink()))
+        await made.ask(job(), cast("Any", Sink()))
         inner.sinks[0].fail(EngineFailed("gone"))
-        run = await made.start(job(), cast("Any", Sink()))
+        run = await made.ask(job(), cast("Any", Sink()))
         run.cancel()
         assert inner.cancelled == 1
         inner.error = BadRequest("too long")
         with pytest.raises(BadRequest):
-            await made.start(job(), cast("Any", Sink()))
-        waiting = asyncio.ensure_future(made.start(job("b"), cast("Any", Sink())))
+            await made.ask(job(), cast("Any", Sink()))
+        waiting = asyncio.ensure_future(made.ask(job("b"), cast("Any", Sink())))
         await asyncio.sleep(0.1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -144,16 +163,16 @@ async def test_who_waits_too_long_is_told_how_long_a_load_takes() -> None:
     async with backend(timeout=2.0) as (made, _, workers):
         workers.start = 9.0
         with pytest.raises(Overloaded, match="not ready within 2 s") as caught:
-            await made.start(job(), cast("Any", Sink()))
+            await made.ask(job(), cast("Any", Sink()))
         assert caught.value.retry_after == pytest.approx(2.0, abs=0.1), "as long as it has taken so far"
         await asyncio.sleep(10.0)
-        run = await made.start(job(), cast("Any", Sink()))
+        run = await made.ask(job(), cast("Any", Sink()))
         run.cancel()
         with pytest.raises(Overloaded) as caught:
-            await made.start(job("b"), cast("Any", Sink()))
+            await made.ask(job("b"), cast("Any", Sink()))
         await asyncio.sleep(10.0)
         with pytest.raises(Overloaded) as caught:
-            await made.start(job("a"), cast("Any", Sink()))
+            await made.ask(job("a"), cast("Any", Sink()))
         assert caught.value.retry_after == pytest.approx(9.0 - 1.8, abs=0.5), "what is left of a load like the last"
 
 
@@ -162,27 +181,28 @@ async def test_wrong_requests_load_nothing() -> None:
     async with backend() as (made, inner, workers):
         inner.wrong = BadRequest("too long")
         with pytest.raises(BadRequest, match="too long"):
-            await made.start(job(), cast("Any", Sink()))
+            await made.ask(job(), cast("Any", Sink()))
         inner.wrong = None
         with pytest.raises(BadRequest, match="is no time"):
-            await made.start(job(keep_alive="soon"), cast("Any", Sink()))
+            await made.ask(job(keep_alive="soon"), cast("Any", Sink()))
         assert workers.scaled == []
 
 
 @virtual
 async def test_names_endpoints_and_models_of_other_graphs() -> None:
     async with backend() as (made, inner, workers):
-        assert sorted(made.models()) == ["a", "b", "elsewhere", "first", "x"]
-        assert made.models()["first"].name == "a"
-        assert made.health()["endpoints"] == ["dyn://a.b.c", "dyn://x.y.z"]
-        assert await made.start(job("elsewhere"), cast("Any", Sink())) is inner
+        models = made.named(inner.cards())
+        assert sorted(models) == ["a", "b", "elsewhere", "first", "x"]
+        assert models["first"].name == "a"
+        assert made.places(models) == {"dyn://a.b.c"}
+        assert await made.ask(job("elsewhere"), cast("Any", Sink())) is inner
         assert workers.scaled == []
 
 
 @virtual
 async def test_an_adapter_holds_the_model_below_it() -> None:
     async with backend() as (made, inner, workers):
-        await made.start(job("x"), cast("Any", Sink()))
+        await made.ask(job("x"), cast("Any", Sink()))
         assert held(made) == (1, 0)
         assert workers.scaled == [("a", 1)]
         inner.sinks[0].fail(EngineFailed("gone"))

@@ -1,7 +1,7 @@
 """Which models are loaded: the decision, pure. Events in, actions out; no clock, no tasks, no I/O.
 
 Laws: what is loaded, loading or draining fits the budget and the groups; a model has at most one load; none is drained
-under a running request; who waits longest is served first, so that everybody's turn comes; what fails is tried again
+under a running request; the longest wait is served first, so that each model has its turn; a failed load is tried again
 only for a new request, and later each time.
 """
 
@@ -65,7 +65,7 @@ class OnDemand:
         return self.tick(now)
 
     def ready(self, now: float, name: str) -> list[Action]:
-        """Its worker serves, whoever has started it."""
+        """The worker of the model serves, also where another process has started it."""
         model = self.models[name]
         if model.state in ("ready", "draining"):
             return []
@@ -77,14 +77,14 @@ class OnDemand:
         return self.tick(now)
 
     def found(self, now: float, name: str) -> list[Action]:
-        """Its worker starts already: somebody else has begun that, or we before we began anew."""
+        """The worker of the model starts already: by an operator, or by the process before this one."""
         model = self.models[name]
         if model.state == "unloaded":
             model.enter("loading", now)
         return self.tick(now)
 
     def leaves(self, now: float, name: str) -> list[Action]:
-        """Its worker is on its way out already: we have ended it before we began anew, or somebody else has."""
+        """The worker of the model ends already: by an operator, or by the process before this one."""
         model = self.models[name]
         return [self._drain(model, now), *self.tick(now)] if model.state == "unloaded" else []
 
@@ -105,7 +105,7 @@ class OnDemand:
         return self.tick(now)
 
     def failed(self, now: float, name: str, why: str) -> list[Action]:
-        """Its worker is given up: who waits is told why."""
+        """The worker of the model is given up: the requests that wait are refused with the reason."""
         model = self.models[name]
         if model.state not in ("loading", "ready"):
             return []
@@ -125,7 +125,7 @@ class OnDemand:
         return self.tick(now)
 
     def load(self, now: float, name: str) -> list[Action]:
-        """Somebody wants it loaded now, also one that has failed before."""
+        """An operator wants the model loaded now, also a model that has failed before."""
         model = self.models[name]
         model.leaving = False
         if model.state in ("unloaded", "draining"):
@@ -133,7 +133,7 @@ class OnDemand:
         return self.tick(now)
 
     def unload(self, now: float, name: str) -> list[Action] | None:
-        """Somebody wants it unloaded, after its running requests. None: requests wait for it to be loaded."""
+        """An operator wants the model unloaded, after its running requests. None: requests wait for its load."""
         model = self.models[name]
         if model.state in ("unloaded", "loading") and (model.waiting or model.running):
             return None
@@ -160,7 +160,7 @@ class OnDemand:
                 actions.append(self._drain(model, now))
         return actions
 
-    # For those who wait.
+    # For the requests that wait.
 
     def estimate(self, now: float, name: str) -> float:
         """Seconds until the model may be ready, by its last load.
@@ -179,7 +179,7 @@ class OnDemand:
     # The decision.
 
     def _content(self, name: str) -> bool:
-        """Whether nobody waits for a model to be loaded any more."""
+        """Whether no request waits for the load of a model any more."""
         model = self.models[name]
         return model.state != "unloaded" or model.wanted_since is None
 
@@ -199,7 +199,7 @@ class OnDemand:
         return admitted
 
     def _loads(self, now: float) -> list[Action]:
-        """Start what is waited for, longest first; have others leave for it. Nobody overtakes one that cannot go on."""
+        """Load models that requests wait for, longest wait first; others leave for them. No model overtakes another."""
         actions: list[Action] = []
         waiting = [model for model in self.models.values() if model.state == "unloaded" and now >= model.retry_at]
         since = {model.name: asked for model in waiting if (asked := model.wanted_since) is not None}
@@ -213,7 +213,7 @@ class OnDemand:
                 if now - since[name] < self.budget.patience:
                     break
                 for one in victims:
-                    if not one.yields_to:  # nobody overtakes who came before
+                    if not one.yields_to:  # no request overtakes an earlier one
                         one.turn.update(request for request, came in one.waiting.items() if came <= since[name])
                     one.yields_to = name
             plan = [one for one in plan if one not in victims] + [model]
@@ -224,7 +224,7 @@ class OnDemand:
         return actions
 
     def _victims(self, model: Model, plan: Collection[Model]) -> list[Model] | None:
-        """Who has to leave so that the model fits: idle ones first, then who has not been used longest."""
+        """Models that have to leave so that the model fits: idle ones first, then the least recently used."""
         stay, victims = list(plan), list[Model]()
         clash = [one for one in stay if not together([one.settings, model.settings])]
         order = sorted(stay, key=lambda one: (one not in clash, not one.yields_to, one.busy, one.idle_since))
@@ -232,7 +232,7 @@ class OnDemand:
             if one not in clash and self._fits([*stay, model]):
                 break
             if one.state != "ready" and one.wanted_since is not None:
-                continue  # somebody waits for it, or has its place next
+                continue  # requests wait for it, or it has its place next
             stay.remove(one)
             victims.append(one)
         return victims if self._fits([*stay, model]) else None

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from dynamod.features.on_demand.settings import budget_of, duration, models_of, names_of
 from dynamod.message.errors import UserError
-from dynamod.ondemand.settings import budget_of, duration, models_of, names_of
 
 ENTRY = {"component": "Worker"}
 

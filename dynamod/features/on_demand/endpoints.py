@@ -1,0 +1,97 @@
+"""Endpoints of models on demand: which are loaded, and loading and unloading by hand."""
+
+from typing import ClassVar
+
+import msgspec
+from aiohttp import web
+
+from dynamod.http.context import RequestContext
+from dynamod.http.errors import json_response
+from dynamod.ingress.api.endpoint import BodyEndpoint, Endpoint, Frontend
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import NotFound, RequestError
+from dynamod.message.openai import ModelRequest
+
+from .keeper import Load, ModelReport, Unload
+from .part import ModelsOnDemand
+
+
+class Conflict(RequestError):
+    """Requests wait for the model."""
+
+    status = 409
+    kind = "invalid_request_error"
+    code_default = "model_in_use"
+
+
+class RunningModels(msgspec.Struct):
+    """Models that are loaded, are being loaded, or are on their way out."""
+
+    running: list[ModelReport]
+
+
+class Done(msgspec.Struct):
+    """What was asked for has been done."""
+
+    success: bool
+    model: str
+    state: str
+
+
+class Running(Endpoint):
+    """GET /running."""
+
+    path = "/running"
+    summary = "Models that are loaded or being loaded, with their requests"
+    response: ClassVar[type[msgspec.Struct]] = RunningModels
+    errors = (401, 404)
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """The list, of the models that the client's key may ask for."""
+        seen = {card.base for card in frontend.models(context).values()}
+        reports = _part(frontend).states().values()
+        rows = [one for one in reports if one.state != "unloaded" and one.model in seen]
+        return json_response(RunningModels(rows))
+
+
+class LoadModel(BodyEndpoint[ModelRequest]):
+    """POST /models/load."""
+
+    path = "/models/load"
+    summary = "Load a model; the answer comes when it is ready"
+    request = ModelRequest
+    response: ClassVar[type[msgspec.Struct]] = Done
+    errors = (*BodyEndpoint.errors, 409)
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: ModelRequest, card: ModelCard, body: bytes
+    ) -> web.StreamResponse:
+        """Have it done. Raises NotFound for a model that another graph serves, Overloaded or Conflict."""
+        part = _part(frontend)
+        if asked.model not in part.states():
+            raise NotFound(f"the model `{asked.model}` is not loaded on demand here", param="model")
+        await self.act(part, asked.model)
+        return json_response(Done(True, asked.model, part.states()[asked.model].state))
+
+    async def act(self, part: ModelsOnDemand, model: str) -> None:
+        """Load it."""
+        await part.ask(Load(model), model)
+
+
+class UnloadModel(LoadModel):
+    """POST /models/unload."""
+
+    path = "/models/unload"
+    summary = "Unload a model after its running requests; the answer comes at once"
+
+    async def act(self, part: ModelsOnDemand, model: str) -> None:
+        """Begin to unload it."""
+        if not await part.ask(Unload(model), model):
+            raise Conflict(f"requests wait for the model `{model}` to be loaded", param="model")
+
+
+def _part(frontend: Frontend) -> ModelsOnDemand:
+    part: ModelsOnDemand | None = frontend.backend.parts.get("on_demand")
+    if part is None:
+        raise NotFound("models are not loaded on demand here")
+    return part

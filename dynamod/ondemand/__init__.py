@@ -1,1 +1,0 @@
-"""Models that are loaded when a request asks for them, and unloaded when nobody does."""
