@@ -287,6 +287,7 @@ class Dispatcher(Actor):
             decision = self._with_peer(key[0], message.prompt, decision, exclude, self._settings.peer_fetch)
         changed = partial(self._load_fell, key)
         placement = message.placement = Placement(instance, decision, router, changed, message.alone)
+        placement.untried = message.untried
         self.decisions.add(decision)
         router.started(placement, decision, message.prompt)
         counts, prompt = self.counts[key[0]], message.prompt

@@ -22,7 +22,8 @@ class Placement:
     """A request counts as load at `instance` until `release`, which a `with` block calls at its end.
 
     `decision` says why it is there. `alone`: the instance takes no other request until this one has `passed`, because
-    it may be the cause of a crash; `shared`: some that were there could not leave; `guilty`: it was the cause. `leave`:
+    it may be the cause of a crash; `shared`: some that were there could not leave; `guilty`: it was the cause;
+    `untried`: there was no time to try it alone. `leave`:
     set by the holder of the placement; called when the instance is needed for such a request, it returns whether this
     one has left. `stays`: set by the holder too; whether `leave` would refuse now. `first_token`: set by the caller
     that has the prompt computed elsewhere.
@@ -30,14 +31,14 @@ class Placement:
 
     __slots__ = (
         *("_changed", "_router", "alone", "decision", "first_token", "guilty"),
-        *("instance", "leave", "shared", "stays"),
+        *("instance", "leave", "shared", "stays", "untried"),
     )
 
     def __init__(
         self, instance: Instance, decision: Decision, router: Router, changed: Callable[[], None], alone: bool = False
     ) -> None:
         self.instance, self.decision, self.alone = instance, decision, alone
-        self.guilty = self.shared = False
+        self.guilty = self.shared = self.untried = False
         self._router, self._changed = router, changed
         self.leave: Callable[[], bool] = _refuses
         self.stays: Callable[[], bool] = _remains
@@ -86,7 +87,7 @@ class Acquire:
     has seen it begin, so it waits whatever the size of the queue. `alone`: at an instance that takes no other
     meanwhile; of several the one that has `received` least is the first. `placement` is what was granted: who leaves
     before the reply has come finds it here. `adapter`: the card of the adapter that it asks for, which not all
-    instances may have; None: the model alone.
+    instances may have; None: the model alone. `untried`: that of the placement.
     """
 
     model: str
@@ -100,6 +101,7 @@ class Acquire:
     received: int = 0
     placement: Placement | None = None
     adapter: ModelCard | None = None
+    untried: bool = False
 
     @property
     def choosy(self) -> bool:

@@ -161,6 +161,7 @@ class Charge:
     def __init__(self, air: "Air", instance: Instance, alone: bool = False) -> None:
         self.air, self.instance, self.alone = air, instance, alone
         self.shared = self.guilty = False
+        self.untried = air.untried
         self.leave: Any = None
         self.passes = 0
 
@@ -215,6 +216,7 @@ class Air:
         self.guilty: list[str] = []
         self.alone: list[bool] = []  # of each acquire
         self.acquits = False  # whether each suspect gets an ordinary place
+        self.untried = False  # whether that is for lack of time
         self.made.append(self)
         self.too_longs = 0
         self._columns = columns

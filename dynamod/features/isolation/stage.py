@@ -45,10 +45,13 @@ class IsolationStage(Stage):
         self._ended: set[int] = set()  # instances whose end was judged
 
     async def place(self, ask: Ask, proceed: Place) -> Placement:
-        """A suspect asks for an instance alone. A place that is not alone: another request was convicted meanwhile."""
+        """A suspect asks for an instance alone. Another place means that another request was convicted meanwhile.
+
+        Or there is no time to try the suspect: then its crashes still count.
+        """
         placement = await proceed(ask._replace(alone=self.suspect))
         if self.suspect and not placement.alone:
-            self.suspect, self.deaths = False, 0
+            self.suspect, self.deaths = False, self.deaths if placement.untried else 0
         return placement
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:

@@ -14,6 +14,7 @@ import asyncio
 from bisect import insort
 from collections.abc import Callable, Mapping
 from itertools import count
+from math import inf
 from typing import TYPE_CHECKING
 
 from dynamod.ingress.dispatch_stage import DispatchStage, Key, Waiting
@@ -38,11 +39,11 @@ QUIET_LOOK_S = 0.05
 """Seconds between looks whether the streams that stay have ended."""
 
 MAX_KEPT = 8
-"""Suspects without an answer that are still tried alone after another one was convicted, whatever time that takes."""
+"""Suspects that are tried alone whatever time that takes."""
 
 KEPT_S = 10.0
-"""Seconds behind a conviction in which further suspects without an answer are tried alone: less than their clock for a
-place."""
+"""Seconds behind their crash, or behind a conviction, in which further suspects are tried alone: less than their clock
+for a place. A worker that stops for a moment may have had thousands of requests."""
 
 
 class RetryBudget:
@@ -134,6 +135,7 @@ class Isolation:
         self._arrivals = count()
         self._trial: Placement | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._left = MAX_KEPT  # suspects that will be tried whatever time that takes
         self._restarting = False  # no worker is left; a suspect waits for one that is started again
         self.instance: int | None = None
         """The worker of the trial, which takes no other requests."""
@@ -150,7 +152,8 @@ class Isolation:
         """A request to be tried alone; the future is its place."""
         turn: asyncio.Future[Placement] = self._loop.create_future()
         rank = (message.received, -next(self._arrivals))
-        insort(self._suspects, Waiting(rank, message, turn, self._loop.time()))
+        now = self._loop.time()
+        insort(self._suspects, Waiting(rank, message, turn, now, now + KEPT_S))
         self._later(GATHER)
         return turn
 
@@ -165,9 +168,12 @@ class Isolation:
                 self.instance = None
                 self._release()
         now = self._loop.time()
-        while self._suspects and ((first := self._suspects[0]).turn.done() or now > first.until):
+        while self._suspects and (
+            (first := self._suspects[0]).turn.done() or (now > first.until and not self._spared(first))
+        ):
             del self._suspects[0]
             if not first.turn.done():  # else its client has left, or its clock has passed
+                first.message.untried = True
                 self._acquit(first)
         if not self._suspects:
             self.instance = None
@@ -177,12 +183,19 @@ class Isolation:
         if self._timer is None:
             self._try(self._suspects[0])
 
+    def _spared(self, suspect: Waiting) -> bool:
+        """Whether a suspect is tried although its time is over."""
+        if suspect.until < inf and self._left:
+            self._left, suspect.until = self._left - 1, inf
+        return suspect.until == inf
+
     def _release(self) -> None:
         """One suspect was convicted: those with an answer go on, and later those for which the time is too short."""
         waiting = [suspect for suspect in self._suspects if not suspect.turn.done()]
         self._suspects = [suspect for suspect in waiting if not suspect.message.received]  # in front of the others
-        for suspect in self._suspects[MAX_KEPT:]:
-            suspect.until = self._loop.time() + KEPT_S
+        self._left = 0
+        for place, suspect in enumerate(self._suspects):
+            suspect.until = inf if place < MAX_KEPT else self._loop.time() + KEPT_S
         for suspect in waiting[len(self._suspects) :]:
             self._acquit(suspect)
 

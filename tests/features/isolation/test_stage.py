@@ -222,6 +222,21 @@ async def test_one_like_a_suspect_has_one_worker_left(words: Any) -> None:
 
 
 @virtual
+async def test_a_crash_of_a_suspect_for_whose_trial_there_was_no_time_counts(words: Any) -> None:
+    air = words.Air(5)
+    send = await air.start()
+    air.acquits = air.untried = True
+    for number in (1, 2):
+        air.crashes[number] = f"crash {number}"
+        send.accept()
+        send.lose()
+        await air.settle()
+        send = air.sends[-1]
+    assert (air.alone, len(air.sends)) == ([False, True], 2)
+    assert str(air.error) == "crash 2; it is the second worker that ended with this request"
+
+
+@virtual
 async def test_a_crash_for_which_another_was_convicted_does_not_count(words: Any) -> None:
     air = words.Air(5)
     send = await air.start()

@@ -231,6 +231,25 @@ async def test_those_for_whose_trial_the_time_is_too_short_go_on_as_usual() -> N
 
 
 @virtual
+async def test_thousands_of_suspects_do_not_wait_for_a_trial_each() -> None:
+    """A worker that stopped for a moment had many requests, and none of them is guilty."""
+    async with desk(4) as (made, group):
+        tasks = [suspect(made, group, f"s{number}") for number in range(2000)]
+        begun, alone, done = asyncio.get_running_loop().time(), 0, set[asyncio.Task[Placement]]()
+        while len(done) < len(tasks):
+            await asyncio.sleep(0.01)
+            for task in [one for one in tasks if one.done() and one not in done]:
+                place = task.result()
+                assert place.untried is not place.alone
+                alone += place.alone
+                done.add(task)
+                place.release()
+        assert asyncio.get_running_loop().time() - begun < KEPT_S + 15.0
+        assert MAX_KEPT < alone < 100
+        assert made.load == 0
+
+
+@virtual
 async def test_suspects_wait_for_the_last_worker_which_crashed_with_another_one() -> None:
     async with desk(1) as (made, group):
         trial, waits = suspect(made, group, "guilty"), suspect(made, group, "waits", received=1)
