@@ -135,7 +135,8 @@ class Isolation:
         self._arrivals = count()
         self._trial: Placement | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._left = MAX_KEPT  # suspects that will be tried whatever time that takes
+        self._left = MAX_KEPT  # suspects since the last conviction that will be tried whatever time that takes
+        self._convicted_at = -inf
         self._restarting = False  # no worker is left; a suspect waits for one that is started again
         self.instance: int | None = None
         """The worker of the trial, which takes no other requests."""
@@ -173,7 +174,7 @@ class Isolation:
         ):
             del self._suspects[0]
             if not first.turn.done():  # else its client has left, or its clock has passed
-                first.message.untried = True
+                first.message.untried = first.since > self._convicted_at  # else its crash was another request's
                 self._acquit(first)
         if not self._suspects:
             self.instance = None
@@ -185,7 +186,7 @@ class Isolation:
 
     def _spared(self, suspect: Waiting) -> bool:
         """Whether a suspect is tried although its time is over."""
-        if suspect.until < inf and self._left:
+        if suspect.until < inf and suspect.since > self._convicted_at and self._left:
             self._left, suspect.until = self._left - 1, inf
         return suspect.until == inf
 
@@ -193,9 +194,9 @@ class Isolation:
         """One suspect was convicted: those with an answer go on, and later those for which the time is too short."""
         waiting = [suspect for suspect in self._suspects if not suspect.turn.done()]
         self._suspects = [suspect for suspect in waiting if not suspect.message.received]  # in front of the others
-        self._left = 0
+        self._convicted_at, self._left = self._loop.time(), MAX_KEPT
         for place, suspect in enumerate(self._suspects):
-            suspect.until = inf if place < MAX_KEPT else self._loop.time() + KEPT_S
+            suspect.until = inf if place < MAX_KEPT else self._convicted_at + KEPT_S
         for suspect in waiting[len(self._suspects) :]:
             self._acquit(suspect)
 
@@ -251,7 +252,7 @@ class Isolation:
         return placement
 
     def _acquit(self, suspect: Waiting) -> None:
-        """It goes on as an ordinary request."""
+        """Have the dispatcher place a suspect as an ordinary request."""
         suspect.message.alone, suspect.message.again = False, True
         self._dispatcher.queue(self._key, suspect.message, suspect.turn)
 

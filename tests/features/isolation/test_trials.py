@@ -231,6 +231,34 @@ async def test_those_for_whose_trial_the_time_is_too_short_go_on_as_usual() -> N
 
 
 @virtual
+async def test_a_conviction_clears_those_for_whose_trial_the_time_is_too_short() -> None:
+    """The crash was that of the convicted request."""
+    async with desk(4) as (made, group):
+        others = await convicted_first(made, group, MAX_KEPT + 3)
+        while any(not task.done() for task in others):
+            (trial,) = [place for task in others if task.done() and (place := task.result()).alone]
+            await asyncio.sleep(2 * KEPT_S / MAX_KEPT)
+            trial.release()
+            await gathered()
+        assert not any(task.result().untried for task in others)
+        for task in others:
+            task.result().release()
+
+
+@virtual
+async def test_suspects_of_a_crash_behind_a_conviction_are_tried_whatever_time_that_takes() -> None:
+    async with desk(4) as (made, group):
+        (other,) = await convicted_first(made, group, 1)
+        later = suspect(made, group, "later")
+        await asyncio.sleep(2 * KEPT_S)
+        assert not later.done()
+        (await other).release()
+        await gathered()
+        assert (await later).alone
+        (await later).release()
+
+
+@virtual
 async def test_thousands_of_suspects_do_not_wait_for_a_trial_each() -> None:
     """A worker that stopped for a moment had many requests, and none of them is guilty."""
     async with desk(4) as (made, group):
