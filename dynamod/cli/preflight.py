@@ -48,7 +48,7 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
     engine that cannot do its worker's part of requests, adapters that it cannot load, a model that is not there or
     cannot be read, for keys, certificates and variables of the environment that a frontend cannot use, for an unknown
     kind of component, for what a kind of a feature refuses, for KV tiers that have no room together, and for prefill
-    workers whose blocks fit nobody.
+    workers whose blocks no other worker can take.
     """
     workers: list[Checked] = []
     for spec in graph.services.values():

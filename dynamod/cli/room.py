@@ -28,7 +28,7 @@ def check_room(graph: Graph, arguments: Mapping[str, Any], node: str) -> None:
 
 
 def _together(graph: Graph, shares: list[Share]) -> list[Share]:
-    """Without those that have no workers while larger ones have."""
+    """The shares of the workers that run at the same time: of models on demand the largest that the budget allows."""
     for spec in graph.services.values():
         kind = kind_of(spec.component_kind) if spec.component_kind else None
         if kind is None or kind.starts is None:

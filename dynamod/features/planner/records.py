@@ -9,7 +9,7 @@ PLANNERS = "v1/planners/"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """A node is to run so many processes of a component. `leave`: those that go first, by number.
+    """The number of processes of a component that a node has to run. `leave`: the processes that end first, by number.
 
     `switch`: nothing else, but that these have `role` from then on. `since`: of the planner that is to do it; one that
     has started later does not.
@@ -27,7 +27,7 @@ class PoolControl(msgspec.Struct, frozen=True, kw_only=True):
     """What people have asked of the planners of a pool: the newest counts, whichever planner was told.
 
     `at`, `resumed`: when it was said, and when to resume was said last (seconds of the epoch). `least`, `most`: limits
-    in place of the configured ones.
+    that replace the configured limits.
     """
 
     at: float = 0.0
@@ -40,8 +40,8 @@ class PoolControl(msgspec.Struct, frozen=True, kw_only=True):
 class PlannerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A planner, as others of its graph know it. `since`: seconds of the epoch.
 
-    The oldest decides, and gives the others `orders`, by component and node. Each tells of the `pools` of its node and
-    of the orders that it has `begun`, and of those that are `done`: their numbers, by component. `held`: why it changes
+    The oldest decides, and gives the others `orders`, by component and node. Each record has the `pools` of its
+    node, and by component the number of the newest order that was `begun` and that is `done`. `held`: why it changes
     nothing, by component, because processes were started or ended by hand. `control`: by component.
     """
 

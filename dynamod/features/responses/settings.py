@@ -16,8 +16,8 @@ class ResponsesSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64.0
     responses_dir: Annotated[
         str,
-        Meta(description="folder in place of memory for these: frontends share it, and it survives a restart"),
-        Option("FOLDER", "for responses that clients go on from, in place of memory: frontends may share it"),
+        Meta(description="keeps responses in this folder, also over a restart; frontends may share the folder"),
+        Option("FOLDER", "keeps responses in this folder instead of memory; frontends may share the folder"),
     ] = ""
 
     @property
