@@ -1,10 +1,12 @@
 """The daemon process: the `dynamod` service, and the one that a command forks when no daemon holds the node."""
 
 import asyncio
+import faulthandler
 import importlib
 import importlib.util
 import logging
 import os
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,6 +44,7 @@ class Options:
 
 def run(options: Options) -> int:
     """Run until stopped; returns the exit code. Raises UserError for what can be mended before anything runs."""
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1 PID` writes the stack of each thread to stderr
     fast = importlib.util.find_spec("uvloop") is not None
     factory = importlib.import_module("uvloop").new_event_loop if fast else None
     try:

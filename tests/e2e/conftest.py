@@ -135,7 +135,7 @@ class Command:
                     now -= tree(daemon.pid)
             own = f" pid {self.pid}"
             for row in self.machine.ps():
-                if row["session"].endswith(own):
+                if row["session"].endswith(own) and row["pid"] != self.pid:  # else its daemon would count again
                     now |= tree(row["pid"])
         self.seen |= now
         return now
@@ -174,6 +174,8 @@ class Command:
             self._popen.wait(bound + 1)
         except subprocess.TimeoutExpired:
             lived = "\n".join(described(pid.pid) for pid in self.tree())
+            os.kill(self.pid, signal.SIGUSR1)  # a daemon writes the stacks of its threads
+            time.sleep(0.2)
             message = f"{self._popen.args} did not end within {bound + 1:g} s; these live:\n{lived}"
             raise AssertionError(message) from None
         self.gone(bound - (time.monotonic() - started))

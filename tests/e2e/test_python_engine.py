@@ -211,6 +211,7 @@ def test_a_static_worker(machine: Any) -> None:
     assert server.end().code == 0
 
     engine = machine.script(OWN.replace("static=False", "static=True"), name="engine")
+    machine.until(machine.raw_status)  # of a daemon that the engine has started, and that outlives it
     words = ("out=dyn://namespace.component.endpoint", "--model-name", "mine", "--model-path", "sample")
     url = machine.start("dynamo-run", "in=http", *words, "--http-port", 0).ready()
     machine.until(lambda: models(machine, url) == ["mine"])
