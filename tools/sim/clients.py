@@ -123,6 +123,11 @@ class Client:
         self.ended(self)
         self._log("request", f"{self.id} {end} with {self.tokens} tokens, {len(self.sends)} sends{detail}")
 
+    def was_at(self, process: Process) -> None:
+        """Count a worker that crashed or hung while it had the request or its prompt."""
+        if process.name in (self.at, self.computing):
+            self.hit.add(process.name)
+
     def leave(self) -> None:
         """The client goes away."""
         if not self.end:

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from dynamod.actor import Actor, Crashed, Reason
+from dynamod.daemon.exits import crash
 from dynamod.discovery.keys import EXITED
 from dynamod.discovery.view import View
 from dynamod.features.on_demand.component import OnDemandComponent
 from dynamod.ingress.processor import GetBackend
 from dynamod.message.discovery import Instance, ModelCard
-from dynamod.message.errors import EngineFailed, Overloaded, RequestError, TimedOut
+from dynamod.message.errors import EngineFailed, Overloaded, PoisonRequest, RequestError, TimedOut
 from dynamod.message.worker import Request
 from dynamod.runtime.context import ComponentContext
 from dynamod.runtime.plan import ServicePlan
@@ -285,12 +286,15 @@ class OnDemand(Actor):
 
     def _gone(self, process: Process, _node_died: bool) -> None:
         for client in self.clients:
+            if process.killed or crash(process.code, left=False, out_of_memory=False):
+                client.was_at(process)
             if client.process is process and not client.end:
                 client.ends("cut off")
 
     def _failed(self, client: Client) -> None:
         error = client.error
-        if not isinstance(error, Overloaded | EngineFailed | TimedOut) or not self.plan.events:
+        twice = isinstance(error, PoisonRequest) and len(client.hit) > 1  # two crashes, the second while it was alone
+        if not self.plan.events or not (twice or isinstance(error, Overloaded | EngineFailed | TimedOut)):
             self._log.violate("failures have a reason", f"{client.id}: {type(error).__name__}: {error}")
 
     # The rules.

@@ -236,8 +236,7 @@ class Driver(Actor):
     def _hit(self, process: Process) -> None:
         """A process crashed or hung: it may have been for any of the requests that it has, or the prompts."""
         for client in self.clients:
-            if process.name in (client.at, client.computing):
-                client.hit.add(process.name)
+            client.was_at(process)
 
     def _left(self, client: Client, process: Process, session: int | None, died: float) -> None:
         """Check that a client has left a dead process. `session`: of the daemon that could tell; None: none could."""

@@ -88,3 +88,10 @@ def test_models_come_and_go() -> None:
     assert orders > 50
     again = next(drawn(shape))
     assert simulate(again, shape).digest == simulate(again, shape).digest
+
+
+def test_a_request_that_was_at_two_crashes_may_be_refused() -> None:
+    """Two faults hit the workers of r34, the second one while the request was alone there."""
+    outcome = simulate(5820195, Shape())
+    assert not outcome.problems, outcome.problems
+    assert any("r34 failed" in line and "PoisonRequest" in line for line in outcome.lines)
