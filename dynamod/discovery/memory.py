@@ -130,7 +130,7 @@ class MemoryRegistry:
         """Keys and values of other nodes, hidden ones too, by key."""
         return sorted(self._foreign.items())
 
-    # What everybody sees.
+    # What every reader sees.
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
         """Tell `watcher` what stands under `prefix` and every change; returns how to stop that."""

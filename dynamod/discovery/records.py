@@ -1,4 +1,4 @@
-"""Values of the registry. Other systems, newer versions and mistakes put values there that must stop nobody."""
+"""Values of the registry. Other systems, newer versions and mistakes put values there, which must stop no process."""
 
 import functools
 import logging

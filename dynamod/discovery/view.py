@@ -52,7 +52,7 @@ def disagree(one: ModelCard, other: ModelCard) -> bool:
 
 
 class Serving:
-    """Who serves a model: `instances` is the same tuple until that changes, so that readers can tell."""
+    """The instances of a model: `instances` is the same tuple until that changes, so that readers can tell."""
 
     def __init__(self) -> None:
         self._places: dict[str, Instance] = {}
@@ -73,7 +73,7 @@ class Serving:
         return self._by_id.get(instance)
 
     def put(self, place: str, instance: Instance | None) -> None:
-        """Who serves it at a place of the registry now; None: nobody."""
+        """The instances of the model at a place of the registry now; None: no instance."""
         if self._places.get(place) is instance:
             return
         if instance is None:
@@ -88,7 +88,7 @@ class View:
 
     An adapter that a card lists is a model with a card of its own.
 
-    `only`: nothing else than what is at this address. A static worker publishes no card: `offer` is for whoever knows
+    `only`: only instances at this address. A static worker publishes no card: `offer` is for a caller that knows
     what it serves.
     """
 
@@ -154,7 +154,7 @@ class View:
         return {name: card for name, card in found.items() if card is not None}
 
     def card(self, name: str) -> ModelCard | None:
-        """The card of a model, None when nobody serves it to clients."""
+        """The card of a model, None when no instance serves it to clients."""
         return next((card for card in self._models.get(name, {}).values() if card.types), None)
 
     def card_of(self, name: str, instance: Instance) -> ModelCard | None:
@@ -195,7 +195,7 @@ class View:
         return self._serves(card_key(instance).removeprefix(CARDS), card.name, card, None) is not None
 
     def capabilities(self, card: ModelCard) -> Capabilities | None:
-        """What the workers of a model can do whose cards agree with this one; None: nobody serves it to clients."""
+        """Capabilities of the model's workers whose cards agree with this one; None: no instance serves the model."""
         key = _looked_at(card)
         if key not in self._capabilities:
             cards = self._models.get(card.name, {}).values()

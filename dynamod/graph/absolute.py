@@ -1,4 +1,4 @@
-"""Settings that name files, whoever reads them: relative to the folder where they were given."""
+"""Settings that name files, in any component: relative to the folder where they were given."""
 
 import contextlib
 import json
@@ -65,7 +65,7 @@ def _adapters(value: Any, folder: Path) -> Any:
     if isinstance(value, dict) and isinstance(value.get("path"), str):
         return {**value, "path": _setting("model_path", value["path"], folder)}
     if isinstance(value, str) and value.startswith("{"):
-        with contextlib.suppress(ValueError):  # it is refused by whoever reads it
+        with contextlib.suppress(ValueError):  # the component that reads the setting refuses it
             return _adapters(json.loads(value), folder)
     elif isinstance(value, str):
         name, sign, path = value.partition("=")

@@ -1,6 +1,6 @@
-"""From services, links and depends to the topology of a graph: which services, and who gets a client of whom.
+"""From services, links and depends to the topology of a graph: the services, and the clients that each service gets.
 
-The pruning rule: once any link exists, a dependency whose target was linked by nobody is dropped. Without links
+The pruning rule: once any link exists, a dependency whose target no link names is dropped. Without links
 nothing is dropped and depends are followed.
 """
 

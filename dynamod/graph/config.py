@@ -178,7 +178,7 @@ def _respelled(over: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, A
 
 
 def _mark(origins: dict[Path, str], over: Mapping[str, Any], path: Path) -> None:
-    """Note what comes from the command line: its values, and sections that nobody else has."""
+    """Note what comes from the command line: its values, and sections that stand nowhere else."""
     for key, value in over.items():
         inner = (*path, key)
         if isinstance(value, dict) and value:

@@ -1,4 +1,4 @@
-"""What changed between two graphs; the daemon's reload decides from it whom to stop, start or restart."""
+"""What changed between two graphs; the daemon's reload decides from it which components to stop, start or restart."""
 
 from dataclasses import dataclass, fields
 from typing import Any

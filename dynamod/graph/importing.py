@@ -219,13 +219,13 @@ class Importer:
             return import_module(name, self.front, str(file))
 
     def sys_path(self) -> tuple[str, ...]:
-        """What a child needs in front: the folders that were used, then those that a graph file added itself."""
+        """Import folders of a child: the folders that were used, then the folders that a graph file added itself."""
         known = {*self._path, str(shipped_root())}
         added = [os.path.abspath(entry) for entry in sys.path if entry not in known]
         return tuple(dict.fromkeys([*self.front, *added]))
 
     def _use(self, root: Path) -> None:
-        """Import from a folder before all others but those that are used already."""
+        """Import from a folder before all others, except folders that are used already."""
         root = root.resolve()
         if root != shipped_root().resolve() and str(root) not in self.front:
             self.front.append(str(root))

@@ -49,7 +49,7 @@ def parse_value(text: str) -> Any:
         return json.loads(text, parse_constant=_not_json)
     except (ValueError, RecursionError):
         pass
-    if "_" not in text:  # Python reads 1_000 as a number; nobody means that in a model name
+    if "_" not in text:  # Python reads 1_000 as a number; a model name does not mean that
         for number in (int, float):
             try:
                 value = number(text)

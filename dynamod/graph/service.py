@@ -74,7 +74,7 @@ class Service(Generic[T]):
         self.name = inner.__name__
         with _errors_of(self.name):
             for key in options:
-                if hint := near(key, _KNOWN):  # other options are kept for whoever reads them, a misspelled one is not
+                if hint := near(key, _KNOWN):  # the component reads other options; a misspelled one is an error
                     raise UserError(f"unknown option '{key}'", hint.strip())
             self.dynamo = checks.check_dynamo(dynamo)
             self.resources = checks.check_resources(resources)

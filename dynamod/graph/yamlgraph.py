@@ -5,7 +5,7 @@ graph:
     Frontend: my.components:Frontend      # name: class path
     Prefill: {class: my.workers:Worker, workers: 2, resources: {gpu: 1}}
   links: [Frontend -> Prefill]                       # or [[Frontend, Prefill]]
-  root: Frontend                                     # default: the one service nobody links to
+  root: Frontend                                     # default: the one service without a link to it
   namespace: dynamo                                  # default: that of the classes
 """
 

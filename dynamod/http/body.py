@@ -24,7 +24,7 @@ ENCODINGS = ("gzip", "deflate", "identity")
 """Encodings of bodies that are read."""
 _NOTABLE = 4 * 1024 * 1024
 """Bytes of a body after which memory is given back to the system."""
-_LATER = 1.0  # seconds until nobody holds the body any more
+_LATER = 1.0  # seconds until the body has no holder any more
 
 
 class BodyClock:

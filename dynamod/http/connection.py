@@ -32,7 +32,7 @@ URL = 8190
 FIELD = 32_768
 """Bytes of one header field; large tokens for authorization fit."""
 RESERVE = 64
-"""Descriptors of the process that clients do not get: workers must be reached, and files read, whoever connects."""
+"""Descriptors that clients do not get: workers must be reached, and files read, at any number of connections."""
 
 
 class Connection(web.RequestHandler):

@@ -47,7 +47,7 @@ class Response(Protocol):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Tokens of the prompts that were in caches; None: nobody knows."""
+        """Tokens of the prompts that were in caches; None: unknown."""
 
     @property
     def output_tokens(self) -> int:
@@ -134,7 +134,7 @@ class RequestContext:
             self.cancel = None
 
     def release(self) -> None:
-        """The handler is through with the response, however it ended: nobody may work on it any more."""
+        """The handler is through with the response, however it ended: the response must not be changed any more."""
         if self.response is not None and self.response.open:
             self.response.close()
             self.stop()

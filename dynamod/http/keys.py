@@ -1,4 +1,4 @@
-"""Who may ask: keys without limits, and those of a file with names and limits, which is read again when it changes."""
+"""API keys: keys without limits, and keys of a file with names and limits, which is read again when it changes."""
 
 import asyncio
 import contextlib
@@ -150,7 +150,7 @@ class Keys:
         return bool(self._plain or self._file)
 
     def check(self, headers: Mapping[str, str]) -> tuple[str, Client | None]:
-        """Who sends this: a name that no two keys share, and what is known of a key with limits. Raises Unauthorized.
+        """The sender: a name that no two keys share, and what is known of a key with limits. Raises Unauthorized.
 
         The name is empty when no key is needed. Keys are found by their digests, so that the time tells nothing about
         which one was close.

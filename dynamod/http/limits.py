@@ -1,4 +1,4 @@
-"""How much a client may ask for: buckets that fill with time. Pure: whoever calls says what time it is.
+"""How much a client may ask for: buckets that fill with time. Pure: the caller passes the time.
 
 A bucket holds what may be used in a minute, and is full at first. What is used leaves it, and it fills evenly. So any
 window of `t` seconds allows what a bucket holds and `t / 60` of that again.

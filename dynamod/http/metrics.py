@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 Collect = Callable[[], Awaitable[Iterable["Metric"]]]
-"""Called at each scrape; returns metric families (prometheus_client.core) of whoever added it."""
+"""Called at each scrape; returns metric families (prometheus_client.core) of the code that added it."""
 
 
 UNKNOWN = "unknown"

@@ -17,7 +17,7 @@ class Route:
     """One method of one path.
 
     `guarded`: it asks for an API key when the server has keys, and so do unknown paths in the same first folder.
-    `prefix`: it takes every path that begins with `path` and has no route of its own. `suffix`: only those that end
+    `prefix`: it takes every path that begins with `path` and has no route of its own. `suffix`: only paths that end
     with it, and no other route takes them. `errors`: the form of errors at this path. `counted`: all requests at this
     path and below it count at the limits of a key; elsewhere those of POST do.
     """

@@ -66,7 +66,7 @@ class Server:
         self._idle.set()
         self._stopping = False
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """Work beside requests, until it is cancelled; whoever starts the server runs it, and ends it first."""
+        """Work beside requests, until it is cancelled; the owner of the server runs it, and ends it first."""
 
     @property
     def port(self) -> int:
@@ -202,7 +202,7 @@ class Server:
 
 
 def _health_routes(state: State, collect: Collect) -> list[Route]:
-    """The routes, which answer in the original's forms. /health is 503 unless somebody can do work.
+    """The routes, which answer in the original's forms. /health is 503 unless a worker can take requests.
 
     `collect`: the families that /metrics shows.
     """

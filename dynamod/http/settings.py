@@ -126,7 +126,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def keys(self) -> tuple[str, ...]:
         """The API keys without limits: of the text, and of the file with one per line (`#` begins a comment line).
 
-        Raises UserError when the file cannot be read or holds no key: an empty key file must not let everybody in.
+        Raises UserError when the file cannot be read or holds no key: an empty key file must not let every client in.
         """
         keys = [key for part in self.api_keys.split(",") if (key := part.strip())]
         if file := self.api_key_file:

@@ -82,7 +82,7 @@ class EventStream:
         self._frames = frames
 
     def push(self, source: Source) -> None:
-        """Send what is there, or let the handler do it when the socket can take it."""
+        """Send the bytes that wait, or let the handler do it when the socket can take them."""
         if self.transport is not None and self.transport.get_write_buffer_size() <= HIGH_WATER:
             self._flush(source)
         else:

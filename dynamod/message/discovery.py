@@ -139,7 +139,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens; sent with each request so that a mismatch is seen. `tool_call_parser`, `reasoning_parser`: how its answers
     say calls of tools and reasoning; empty: as its chat template says; `none`: not at all. `reasoning_field_name`: what
     clients get reasoning as; empty: as the frontend says. `embedding_length`: numbers of a vector, 0 where that is not
-    known. `adapters`: those that the worker has. `adapter`, `parent`: of the card of an adapter, which an ingress makes
+    known. `adapters`: loaded by the worker. `adapter`, `parent`: of the card of an adapter, which an ingress makes
     of that: which one it is, and the name of the model below it. `protocol`, `since`: as of the instance.
     """
 

@@ -6,10 +6,10 @@ DynamodError
     + BadRequest           400, names the field
     + NotFound             404, unknown model
     + TooLarge             413
-    + Overloaded           503 (or 529), nobody can take it now; the client may retry
+    + Overloaded           503 (or 529), no worker can take the request now; the client may retry
     + EngineFailed         502, the engine died or broke while working on it
     + TimedOut             504, one of the request's clocks passed
-    + Cancelled            the client left; nobody reads the answer
+    + Cancelled            the client left; the answer has no reader
 """
 
 from typing import ClassVar

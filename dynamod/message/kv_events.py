@@ -131,7 +131,7 @@ class ScheduledRequests(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class QueuedRequests(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What waits meanwhile. None: the engine does not know.
 
-    Prompts: how many, tokens, also those that may be cached, variance of their lengths. Answers that gave way to
+    Prompts: how many, tokens, also tokens that may be cached, variance of their lengths. Answers that gave way to
     others: how many, tokens that they need in the KV cache, variance of these.
     """
 

@@ -153,7 +153,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
-    """The graph of a session, or the daemon, has been stopped by somebody else; `why` in one line."""
+    """The graph of a session, or the daemon, has been stopped by another command; `why` in one line."""
 
     why: str
 

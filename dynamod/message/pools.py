@@ -9,7 +9,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """A process of the component, as `ps` shows it. `uptime`: seconds. `lease`: 0 until it has one.
 
     `role`: that it has, or is about to have; empty until it is known. `guest`: it is of another component, among those
-    that have the same role. `pid`: 0 where nobody knows.
+    that have the same role. `pid`: 0 where it is unknown.
     """
 
     replica: int
@@ -43,7 +43,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParkedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that can be asked for although it may have no workers: a planner starts them when somebody does.
+    """A model that can be asked for although it may have no workers: a planner starts them at the first request.
 
     `place`: where they will serve it, dyn://... `startup`: seconds that they take, as far as is known. `problem`: why
     it starts none now.

@@ -73,7 +73,7 @@ class Handoff(msgspec.Struct, frozen=True, array_like=True):
 
     `session`: their name there, which cannot be guessed. `layout`: digest of what must agree for the bytes to mean the
     same. `addresses`: where they are read, by transfer backend. `params`: in place of these, what the engine there says
-    to the engine here, where engines move blocks by themselves, in the given `shape`; nobody between them reads it.
+    to the engine here, where engines move blocks by themselves, in the given `shape`; no process between them reads it.
     `stored`: the blocks are there already, and nothing is computed for them. `cached_tokens`: tokens of the prompt that
     were in the cache of the instance that computes it; None: it does not know.
     """
@@ -162,7 +162,7 @@ class Prefill(msgspec.Struct, frozen=True, array_like=True, tag="prefill"):
     """Compute the prompt of a request, and its prior output, for another instance.
 
     Answered by one item, the `Handoff`, as soon as the request may be sent to the other instance: before the prompt is
-    computed, unless its engine must know more first. The stream ends when the blocks are needed no more: who cancels it
+    computed, unless its engine must know more first. The blocks are needed until the stream ends: a cancel
     releases them. `stored`: compute nothing, but give the first blocks as far as they are there.
     """
 

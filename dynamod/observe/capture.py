@@ -32,7 +32,7 @@ def reemit(record: logging.LogRecord) -> None:
 
 
 class LineReader:
-    """Lines of one process. Marked ones are records of its own logging, others are prints of somebody else in it."""
+    """Lines of one process. Marked lines are records of its own logging, others were printed by other code."""
 
     def __init__(self, component: str, emit: Emit = reemit) -> None:
         self.component = component

@@ -83,7 +83,7 @@ _applied: set[str] = set()
 
 
 def apply(chosen: Filter) -> None:
-    """Give the loggers their levels; those that an earlier call set and this one does not are reset."""
+    """Give the loggers their levels; levels that an earlier call set and this call does not are reset."""
     logging.addLevelName(TRACE, "TRACE")
     quiet = QUIET if chosen.default > TRACE else ()
     levels = {**dict.fromkeys(quiet, max(logging.WARNING, chosen.default)), **chosen.targets}

@@ -16,7 +16,7 @@ from typing import Any
 from .levels import level_name
 
 MARK = "\x1e"
-"""Begins a JSON line that a child writes for the daemon (ASCII record separator; printed by nobody by accident)."""
+"""Begins a JSON line that a child writes for the daemon (ASCII record separator; no program prints it by accident)."""
 
 LONGEST = 48_000
 """Bytes of a line for the daemon; longer ones lose text. asyncio readers refuse lines of 64 KiB."""

@@ -1,4 +1,4 @@
-"""Logging of a process: everybody logs to `logging.getLogger("dynamod.x")`, `configure` decides what is shown and how.
+"""Logging of a process: code logs to `logging.getLogger("dynamod.x")`, `configure` decides what is shown and how.
 
 The formatting is our own: any import of structlog runs its `__init__`, which takes 300 ms here (rich, pygments); see
 README.md for the numbers. Components that use structlog themselves get its lines through here, by `adopt_structlog`.
@@ -30,7 +30,7 @@ PIPE = "DYNAMOD_LOG_PIPE"
 class Console(logging.Handler):
     """Writes records to a stream; without one to whatever sys.stderr is. A reader that is gone is no error.
 
-    A reader that stops reading stops nobody: what the stream does not take now waits in a backlog.
+    A reader that stops reading stops no process: what the stream does not take now waits in a backlog.
     """
 
     def __init__(self, formatter: Lines, stream: TextIO | None = None) -> None:
@@ -56,7 +56,7 @@ class Console(logging.Handler):
 
     def _write_late(self, stream: TextIO, text: str, dropped: int) -> None:
         if dropped:
-            note = f"{dropped} log lines were dropped because nobody read them"
+            note = f"{dropped} log lines were dropped because the output was not read"
             text += self.format(logging.LogRecord("dynamod.observe", logging.WARNING, "", 0, note, None, None)) + "\n"
         _write(stream, text)
 

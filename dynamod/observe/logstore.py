@@ -18,9 +18,9 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*")
 _ODD = re.compile(r"[^\w.+@-]")
 _BLOCK = 64 * 1024
 FLUSH = 1.0
-"""Seconds that waiting lines get when somebody reads, and at the end."""
+"""Seconds that waiting lines get before a read and at the end."""
 LOOK = 1.0
-"""Seconds after which a file is looked for again: somebody may have removed it."""
+"""Seconds after which a file is looked for again: another program may have removed it."""
 
 
 class LogStore:

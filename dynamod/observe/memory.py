@@ -16,7 +16,7 @@ _returned: ContextVar[int] = ContextVar("returned", default=0)
 
 
 def resident(pid: int, proc: Path = PROC, *, own: bool = False) -> int:
-    """Bytes of a process and its descendants; 0 when it has ended, or where nobody tells.
+    """Bytes of a process and its descendants; 0 when it has ended, or where the kernel does not tell.
 
     `own`: without what others may have too, such as files that are read again; so much is free when they end.
     """

@@ -1,4 +1,4 @@
-"""The parsers of a model for which nobody has named any, by its chat template and its model type."""
+"""The parsers of a model without named parsers, by its chat template and its model type."""
 
 import re
 

@@ -105,12 +105,12 @@ def _watch(done: Callable[[], int], total: int | None, over: threading.Event) ->
 def _say(line: Line) -> None:
     try:
         print(msgspec.json.encode(line).decode(), flush=True)
-    except OSError:  # who has asked is gone
+    except OSError:  # the process that asked is gone
         _leave(1)
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once, whatever the threads do. Nobody would go on with the library's own unfinished files."""
+    """End at once, whatever the threads do. No later download would continue the library's own unfinished files."""
     for entry in Path("/proc/self/fd").iterdir():
         try:
             target = os.readlink(entry)

@@ -65,10 +65,8 @@ async def fetch(name: str, tell: Callable[[str], None] = _nobody, *, weights: bo
         return path
     argv = ["-m", download.__name__, *([] if weights else ["--no-weights"]), "--", name]
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = (
-        await asyncio.create_subprocess_exec(  # its own session: Ctrl-C of the terminal is for us, who then end it
-            sys.executable, *argv, stdin=nothing, stdout=pipe, start_new_session=True
-        )
+    process = await asyncio.create_subprocess_exec(  # in its own session: at Ctrl-C this process ends it
+        sys.executable, *argv, stdin=nothing, stdout=pipe, start_new_session=True
     )
     assert process.stdout is not None
     answered = False

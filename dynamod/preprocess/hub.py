@@ -50,7 +50,7 @@ class Download:
         return None if None in sizes else sum(size or 0 for size in sizes)
 
     def done(self) -> int:
-        """Bytes that are here, whoever has loaded them: another process may be at it too."""
+        """Bytes that are on the disk, also of another process that loads the same files."""
         return sum(map(self._done, self.selection.files))
 
     def _done(self, file: str) -> int:

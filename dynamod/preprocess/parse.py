@@ -38,9 +38,9 @@ class Parser(Generic[T]):
         self._known = frozenset(field.encode_name for field in msgspec.structs.fields(kind))
 
     def parse(self, body: bytes, reject_unknown: bool = False, context_length: int = 0) -> tuple[T, int]:
-        """The request and how many fields nobody knows. Raises BadRequest, with `param` where one is to blame.
+        """The request and how many fields are unknown. Raises BadRequest, with `param` where one is to blame.
 
-        Every corner of the body is good JSON then, also those that no struct reads. `context_length`: the longest of
+        Every corner of the body is good JSON then, also corners that no struct reads. `context_length`: the longest of
         the models that are served.
         """
         strings = check_size(body, context_length) if len(body) > LARGE else None
@@ -68,7 +68,7 @@ class Parser(Generic[T]):
         return msgspec.convert(value, self._kind)
 
     def _broken(self, body: bytes, error: Exception) -> BadRequest:
-        if "out of range" in str(error):  # a number that nobody can read, but its field has a name
+        if "out of range" in str(error):  # a number that cannot be read, but its field has a name
             try:
                 msgspec.json.decode(body, type=self._kind)
             except msgspec.ValidationError as named:

@@ -30,7 +30,7 @@ def load(repository: str, commit: str, files: Iterable[str], place: Path) -> Non
 
 
 def forget(place: Path, blobs: Iterable[str]) -> None:
-    """Remove parts of files that the repository has no more. `blobs`: names of those that it has."""
+    """Remove parts of files that the repository has no more. `blobs`: names of the parts that it has."""
     known = {*blobs}
     for part in (place / "blobs").glob(f"*{PART}"):
         if part.stem not in known:

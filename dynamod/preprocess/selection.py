@@ -13,7 +13,7 @@ from dynamod.message.hints import near
 from .reference import Reference
 
 DEFAULT = "Q4_K_M"
-"""The quantization of who names none."""
+"""The quantization for a command that names none."""
 
 _NEVER = ("*.h5", "*.msgpack", "*.onnx", "*.tflite", "*.mlmodel", "original/*", "onnx/*", "flax_model*", "tf_model*")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")

@@ -114,7 +114,7 @@ class Tokenizer:
         return data[4:] if len(first) == 2 and first[0] == first[1] == self.bos_id else data
 
     def backend_for(self, text: str) -> Backend:
-        """Return who encodes `text`: `backend`, but for the few texts that it is known to encode wrongly."""
+        """Return the encoder for `text`: `backend`, except for the few texts that it is known to encode wrongly."""
         return "tokenizers" if self._literal and "<0x" in text else self.backend
 
     def decode(self, ids: Any, skip_special: bool = True) -> str:

@@ -39,7 +39,7 @@ GRACE_VARIABLE = "DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT"
 GRACE = 30.0
 """Seconds for open requests to finish when a process shuts down; the variable says otherwise."""
 IMPATIENT = 3.0
-"""The same behind a Ctrl-C: somebody waits in front of the terminal."""
+"""The same after a Ctrl-C: a person waits in front of the terminal."""
 
 PATIENCE_VARIABLE = "DYNAMOD_HEARTBEAT_TIMEOUT"
 """Seconds that this process may be without a heartbeat, whatever the node's own setting is."""
@@ -51,7 +51,7 @@ _connections: dict[asyncio.AbstractEventLoop, "Connection"] = {}
 
 
 class Connection:
-    """One per event loop: whoever calls `acquire` has to `release`."""
+    """One per event loop: each call of `acquire` needs a call of `release`."""
 
     def __init__(self) -> None:
         self.process_context: ProcessContext
@@ -68,7 +68,7 @@ class Connection:
         self._welcome: asyncio.Future[Welcome] = self.loop.create_future()
         self.unused = asyncio.Event()  # its last user has left
         self._serves = asyncio.Event()
-        for future in (self._opened, self._welcome):  # perhaps nobody asks
+        for future in (self._opened, self._welcome):  # perhaps no caller asks
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._absent = 0.0  # since when there is no daemon
         # a task of its own, whose end `release` of the last user waits for: users come and go in any order
@@ -209,7 +209,7 @@ class Connection:
             self._welcome.set_exception(UserError(message.error, message.hint))
 
     async def _heartbeat(self, context: ProcessContext) -> None:
-        """From the first endpoint on: whoever serves nothing may keep its loop busy, loading a model."""
+        """From the first endpoint on: a process that serves nothing may keep its loop busy, loading a model."""
         await self._serves.wait()
         while True:
             context.registry.send(Heartbeat())

@@ -48,7 +48,7 @@ class LogTap:
         return record
 
     def _read(self, record: logging.LogRecord) -> None:
-        """Never raises: somebody only wanted to log."""
+        """Never raises: the caller only wanted to log."""
         if self._waiting >= WAITING:
             self._dropped += 1
             return

@@ -24,7 +24,7 @@ class KvEventPublisher:
     """Tells all routers which blocks the KV cache of this process's `component` holds. Made in the worker function;
     its methods may be called from any thread, and return at once.
 
-    `worker_id`: `endpoint.lease_id()`, as nobody can tell for another process. `kv_block_size`: tokens, the same as in
+    `worker_id`: `endpoint.lease_id()`, no process publishes for another one. `kv_block_size`: tokens, the same as in
     `register_llm`. Raises UserError otherwise.
     """
 

@@ -23,7 +23,7 @@ class DistributedRuntime:
     """One per worker function; all of a process share its place in the node (`connection.Connection`).
 
     `dynamo_worker` makes and closes it. One that is made by hand connects when it is first needed and is closed by
-    `await runtime.close()`, else with its loop. `is_static`: nobody is discovered, addresses are fixed.
+    `await runtime.close()`, else with its loop. `is_static`: no instance is discovered, addresses are fixed.
     """
 
     def __init__(self, event_loop: asyncio.AbstractEventLoop | None = None, is_static: bool = False) -> None:
@@ -166,7 +166,7 @@ class Endpoint:
         doors send it elsewhere where they can. `metrics_labels` and `health_check_payload` have no effect: what the
         process counts has the labels of its node, and a process that is gone is seen without being asked.
 
-        Raises UserError when somebody else serves the model under its name or a static address, and what broke the
+        Raises UserError when another process serves the model under its name or a static address, and what broke the
         endpoint.
         """
         connection = await self._runtime.connect()

@@ -177,7 +177,7 @@ class _ServedVectors(_Served[Embed]):
 
 
 class ModelHost(Worker):
-    """An endpoint with a model: a worker like those that ship. It takes calls of Python processes, too."""
+    """An endpoint with a model: a worker like the shipped ones. It takes calls of Python processes, too."""
 
     def __init__(self, place: _Place, handler: Handler, card: ModelCard, block_registry: BlockRegistry) -> None:
         self._place = place

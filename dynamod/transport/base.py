@@ -57,7 +57,7 @@ class Transport(Protocol):
 
 
 class Destination(Protocol):
-    """Where a `Reply` puts its deltas. `origin`: who reads."""
+    """Where a `Reply` puts its deltas. `origin`: the reader."""
 
     streams: "dict[int, Reply]"
     origin: object
@@ -74,7 +74,7 @@ class Reply:
     """The worker's side of one stream. All deltas added in one turn of the event loop leave in one frame.
 
     Every call is ignored after the end or after a cancel, so an engine needs no checks of its own. `cancelled`: the
-    reader has left. `origin`: who reads, the same object for all streams of one ingress process.
+    reader has left. `origin`: the reader, the same object for all streams of one ingress process.
     """
 
     __slots__ = ("_callbacks", "_confirm", "_endings", "_offset", "_outbox", "_stream", "cancelled", "ended", "origin")

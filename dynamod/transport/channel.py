@@ -102,7 +102,7 @@ class Channel(FramedProtocol):
         self._opened()
 
     def _over(self, why: str) -> None:
-        """Nobody answers any more."""
+        """The other end does not answer any more."""
         for future in self._questions.values():
             if not future.done():
                 future.set_exception(DynamodError("the process has ended"))

@@ -34,7 +34,7 @@ def _head(payload: bytes) -> bytes:
 
 
 class Unframer:
-    """Cuts a byte stream into payloads. `feed` returns those that are complete; the rest waits for more bytes."""
+    """Cuts a byte stream into payloads. `feed` returns the complete payloads; the rest waits for more bytes."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []  # joined when the next payload is complete: each byte is copied once

@@ -1,4 +1,4 @@
-"""A stream of items for whoever awaits them, instead of being called for each."""
+"""A stream of items for a reader that awaits them, instead of being called for each."""
 
 from typing import Any
 

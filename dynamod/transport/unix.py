@@ -57,7 +57,7 @@ class UnixServer:
         self.listener = Listener(path, lambda: _WorkerEnd(receive, self._connections))
 
     async def start(self) -> None:
-        """Begin to listen. A socket file that nobody listens on any more is replaced."""
+        """Begin to listen. A socket file without a listener is replaced."""
         await self.listener.start()
 
     def statistics(self) -> list[OutboxStatistics]:
@@ -88,9 +88,9 @@ class Listener:
             os.umask(old)
 
     async def keep(self) -> None:
-        """Listen again whenever somebody has removed the socket file (a cleaner of /tmp); to be cancelled.
+        """Listen again whenever another program (a cleaner of /tmp) has removed the socket file; to be cancelled.
 
-        Connections that are open stay. The folder is made again by who owns it.
+        Connections that are open stay. The folder is made again by its owner.
         """
         while True:
             await asyncio.sleep(LOOK)
@@ -98,12 +98,12 @@ class Listener:
                 old = self._server
                 with contextlib.suppress(OSError):
                     await self.start()
-                    log.warning("somebody has removed the socket %s; it is there again", self._path)
+                    log.warning("another program has removed the socket %s; the socket was made again", self._path)
                     if old is not None:
                         old.close()
 
     async def close(self) -> None:
-        """Stop listening and remove the socket file. Whoever opened connections closes them before."""
+        """Stop listening and remove the socket file. Open connections are closed by their owners before."""
         if self._server is not None:
             self._server.close()
             try:
@@ -154,7 +154,7 @@ class UnixTransport:
         return InboxStream(end.inbox, end.inbox.open(instance.path, request, sink))
 
     def reaches(self, path: str) -> bool:
-        """Whether somebody listens there, or did when it was looked at last."""
+        """Whether the address has a listener, or had one at the last look."""
         return path in self._ends or os.path.exists(path)
 
     async def _connect(self, path: str, end: _IngressEnd) -> None:

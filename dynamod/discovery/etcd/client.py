@@ -28,7 +28,7 @@ _OPTIONS = (
 
 
 Renew = Callable[[Collection[int], float], Awaitable[set[int]]]
-"""Gives leases their full time again; returns those that are gone. Raises EtcdAway after so many seconds."""
+"""Gives leases their full time again; returns the leases that are gone. Raises EtcdAway after so many seconds."""
 
 
 class Item(NamedTuple):
@@ -72,7 +72,7 @@ class EtcdClient:
 
     @property
     def logged_in(self) -> bool:
-        """Whether there is a token, which etcd forgets when nobody uses it for some minutes."""
+        """Whether there is a token, which etcd forgets after some minutes without use."""
         return bool(self._token)
 
     async def login(self) -> None:

@@ -11,7 +11,7 @@ class EtcdError(DynamodError):
 
 
 class EtcdAway(EtcdError):
-    """Nobody answers in time, or the member cannot serve now; trying again helps."""
+    """The member does not answer in time, or cannot serve now; trying again helps."""
 
 
 class EtcdRefused(EtcdError):

@@ -193,7 +193,7 @@ class EtcdMirror:
         self._settle(key)
 
     def failed(self, keys: Iterable[str]) -> None:
-        """Nobody knows whether these were changed: say them again."""
+        """It is unknown whether these keys were changed: put them again."""
         for key in keys:
             self._flying.discard(key)
             self._soil(key)
@@ -209,7 +209,7 @@ class EtcdMirror:
         """Compare a snapshot with what we knew; returns the revision from which changes are to be followed.
 
         Foreign keys that are missing stay until `expire`: after a loss of data their owners have to come back too. If
-        history goes on from where we were, it is replayed, and those that were really deleted go at once.
+        history goes on from where we were, it is replayed, and keys that were really deleted go at once.
         """
         before, self.revision = self.revision, revision
         self._snapshot = revision
@@ -296,7 +296,7 @@ class EtcdMirror:
             if have is not None and self._leases.get(have.lease) == "held":
                 self._soil(key)
         elif have is not None and foreign:
-            if key not in self._contested:  # saying it again would begin a fight that nobody wins
+            if key not in self._contested:  # putting the key again would begin a fight without an end
                 self._contested.add(key)
                 log.warning("etcd: %s is also held by another node (lease %x), whose value stands now", key, have.lease)
         elif (have is None or (have.value, have.lease) != own) and key not in self._oversized:

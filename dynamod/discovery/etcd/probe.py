@@ -1,4 +1,4 @@
-"""Asking one etcd member who it is, over plain HTTP: needs neither credentials nor the client library."""
+"""Asking one etcd member for its identity, over plain HTTP: needs neither credentials nor the client library."""
 
 import asyncio
 import ssl
@@ -13,7 +13,7 @@ async def probe(endpoint: str, timeout: float = 2.0, settings: EtcdSettings | No
     """What stands at an endpoint (see Endpoint.parse): `version`, `cluster_version`, `healthy`, `seconds` it took, and
     `skew`, by how many seconds its clock is ahead of ours (to a second; None when it does not say).
 
-    None when nobody answers there as etcd within `timeout` seconds. `settings` give the files for TLS. Raises
+    None when no etcd member answers there within `timeout` seconds. `settings` give the files for TLS. Raises
     UserError for what is no endpoint. Sources: etcd's /version and /health.
     """
     import aiohttp

@@ -1,4 +1,4 @@
-"""The grammars of tool calls by the names people type. A grammar's module is imported when somebody uses it."""
+"""The grammars of tool calls by the names people type. A grammar's module is imported at its first use."""
 
 import importlib
 from typing import TYPE_CHECKING

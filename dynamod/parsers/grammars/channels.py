@@ -66,7 +66,7 @@ class _Atem(Minimax):
 class Muse(Harmony):
     """`<|start|>assistant to=f<|message|><atem:function_calls><atem:invoke name="f">...</atem:function_calls><|eom|>`.
 
-    What is sent to `self` is reasoning, to `user`, `commentary` and nobody content. Tags of calls in these are none.
+    Text to `self` is reasoning; to `user`, to `commentary` and without a recipient content. Call tags inside are text.
     """
 
     openings = ("<|start|>", "<|message|>", *_Atem.openings)
@@ -78,7 +78,7 @@ class Muse(Harmony):
     def __init__(self, reader: Reader, calls: Calls) -> None:
         super().__init__(reader, calls)
         self._invokes = _Atem(reader, calls)
-        self._scoped = False  # a header has said to whom the text goes
+        self._scoped = False  # a header has named the recipient of the text
 
     def read(self, opening: str) -> Steps[None]:
         """One message's header, and its body when that is a call; calls without a header where none has come yet.

@@ -19,7 +19,7 @@ class Harmony(Grammar):
     """`<|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary to=functions.f<|message|>{...}`.
 
     The channel `analysis` is reasoning, `final` and `commentary` without a recipient are content. What is sent to
-    anybody but `functions` (the model's own browser or interpreter) is reasoning.
+    any recipient but `functions` (the model's own browser or interpreter) is reasoning.
     """
 
     openings: ClassVar[tuple[str, ...]] = (_START, _CHANNEL)

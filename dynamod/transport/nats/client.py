@@ -98,7 +98,7 @@ def offers_tls(client: "Client") -> bool:
 
 
 def refuses_credentials(error: BaseException) -> bool:
-    """Whether a server has refused who we say we are."""
+    """Whether a server has refused the credentials."""
     text = str(error).lower()
     return "authorization violation" in text or "authentication" in text or "authorization failed" in text
 

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.transport")
 
 ROOM = 256 * 1024
-"""Bytes of body in one message: a large payload must not stand in everybody's way."""
+"""Bytes of body in one message: a large payload must not delay all other streams."""
 
 HIGH, LOW = 4 * 1024 * 1024, 1024 * 1024
 """Bytes in the queue at which links hold back, and go on."""
 
 HOLD = 0.5
-"""Seconds without sending after NATS is back: the other end needs a moment too; messages to nobody fail the link."""
+"""Seconds without sending after NATS is back: a message fails the link where the other end has not subscribed again."""
 
 
 class NatsStatistics(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class NatsConnection:
         self.flowing = False  # messages are sent now
         self._patience: asyncio.TimerHandle | None = None
         self._hold: asyncio.TimerHandle | None = None
-        self._hold_for = HOLD  # longer when a server forwards nothing: who used it too notices up to a tick later
+        self._hold_for = HOLD  # longer when a server forwards nothing: its other users notice up to a tick later
         self._waiting = False  # for our own message to come back
         self._mute = 0  # ticks without it
         self._closing = False
@@ -159,7 +159,7 @@ class NatsConnection:
         return address
 
     def release(self, address: str) -> None:
-        """Nobody is at the address any more; what still comes there is answered with END."""
+        """The address has no owner any more; frames that still come there are answered with END."""
         self._links.pop(address, None)
 
     async def subscribe(self, subject: str, handler: Handler) -> None:
@@ -221,7 +221,7 @@ class NatsConnection:
         headers = message.headers
         if headers is not None and headers.get("Status") == "503":
             if link is not None:
-                link.fail("nobody receives the messages: the process is gone", tell=False, gone=True)
+                link.fail("the messages have no receiver: the process is gone", tell=False, gone=True)
         elif link is not None:
             link.take(message.data)
         elif message.reply:

@@ -100,7 +100,7 @@ class LinkEnd(ABC):
             self.fail(f"corrupt frame: {error}")
         if receiver.asked:
             receiver.asked = False
-            if not self.busy and not self.dead:  # who is busy gives signs of life anyway
+            if not self.busy and not self.dead:  # a busy link gives signs of life anyway
                 self._connection.publish(self.peer, self._sender.alive(nats_wire.ECHO), self.address)
 
     def fail(self, why: str, *, tell: bool = True, gone: bool = False) -> None:
@@ -115,7 +115,7 @@ class LinkEnd(ABC):
         if self._links.get(self.peer) is self:
             del self._links[self.peer]
         if self.streams:
-            # at an address that never answered this was perhaps only the question whether somebody is there
+            # at an address that never answered this was perhaps only the question whether a process is there
             level = logging.WARNING if tell or self._receiver.sequence else logging.DEBUG
             log.log(level, "link with %s: %s; %d streams are lost", self.peer, why, self.streams)
         self.ended(why, gone=gone)

@@ -1,7 +1,7 @@
 """The transport between nodes: each worker process receives at one subject of NATS, each pair of processes has a link.
 
 An ingress sends to the worker's subject with the link's address as reply; the worker answers there, with an address of
-its own as reply. So NATS reports to both ends at once when nobody receives any more ("no responders"). What NATS does
+its own as reply. So NATS reports to both ends at once when a subject has no receiver ("no responders"). What NATS does
 not report shows by sequence numbers and signs of life, see `wire`: while streams are open each end gives one every
 `alive` seconds, and a link that is busy and receives nothing for `silence` seconds fails. A link that fails ends its
 streams on both sides; the next request begins a new one.
