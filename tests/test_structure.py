@@ -61,7 +61,7 @@ LAUNCH = {"attach", "components", "liveness", "owned", "paths", "plan", "release
 """Modules of `runtime` that `daemon` and `control` may import: what is said to a process, not what runs in one."""
 
 TOP_LEVEL = {"dynamod", "graphs", "configs", "tests", "tools", "systemd", "pyproject.toml", "README.md"} | {
-    *(".ci", "deploy", "LICENSE", ".gitignore", "CHANGELOG.md"),
+    *(".ci", "deploy", "docs", "mkdocs.yml", "LICENSE", ".gitignore", "CHANGELOG.md"),
 }
 
 NOT_OURS_TO_IMPORT = {"dynamo", "graphs", "configs", "tests", "tools"}

@@ -36,8 +36,8 @@ KNOWN_GRAPH: dict[str, type[Any]] = {
 }
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run the daemon until it is told to stop."""
+def service_parser() -> Parser:
+    """The flags of `dynamod`."""
     p = Parser(
         prog="dynamod",
         description="Run graphs as supervised components of this machine.",
@@ -53,7 +53,12 @@ def run(argv: Sequence[str]) -> int:
     p.add_argument("--ephemeral", action="store_true", help="no file and no state: end with the last command or file")
     p.add_argument("--verbose", "-v", action="count", default=0, help="-v debug, -vv trace")
     p.add_argument("--version", action="version", version=f"dynamod {__version__}")
-    flags = p.parse_args(argv)
+    return p
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the daemon until it is told to stop."""
+    flags = service_parser().parse_args(argv)
     if flags.ephemeral and (flags.config or flags.state_dir):
         raise UserError("--ephemeral reads no --config and keeps no --state-dir", "leave them out")
     if flags.timeout is not None and not 0 <= flags.timeout <= 86400:

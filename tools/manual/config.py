@@ -1,0 +1,67 @@
+"""The page about config files: each section with its keys, from the structs that read them."""
+
+import json
+from typing import Any
+
+from dynamod.graph.load import load_graph
+from dynamod.graph.schema import schema
+
+from .text import code, page, table
+
+SECTIONS = ("Frontend", "Processor", "Worker", "Planner")
+GRAPHS = ("graphs.agg_planner:Frontend", "graphs.disagg_planner:Frontend")
+
+
+def config() -> str:
+    """The page of all sections."""
+    intro = (
+        "A config file is YAML. Each component has a section, and each key has one meaning, type and range. The "
+        "command line sets the same keys as `--Component.key=value`. A hyphen and an underscore in a key are the same. "
+        "Times are seconds."
+    )
+    found = schema([load_graph(graph) for graph in GRAPHS])
+    parts = ["## Every section\n\n" + _keys(found["$defs"]["ServiceArgs"]["properties"], "ServiceArgs.")]
+    for name in SECTIONS:
+        section = found["properties"].get(name)
+        if section is not None:
+            keys = {
+                key: value for key, value in section["properties"].items() if "-" not in key and key != "ServiceArgs"
+            }
+            text = str(section.get("description", "")).partition("\n")[0]
+            parts.append(f"## {name}\n\n{text}\n\n{_keys(keys)}")
+    for name, definition in found["$defs"].items():
+        if name != "ServiceArgs" and "." in name:
+            parts.append(f"## {name}\n\n{_keys(definition.get('properties', {}))}")
+    return page("Config keys", intro, *parts)
+
+
+def _keys(properties: dict[str, Any], prefix: str = "") -> str:
+    rows = []
+    for key, value in sorted(properties.items()):
+        default = code(json.dumps(value["default"])) if value.get("default") not in (None, "") else ""
+        rows.append((code(prefix + key), _type(value), default, str(value.get("description", ""))))
+    return table(("key", "type", "default", "meaning"), rows)
+
+
+def _type(value: dict[str, Any]) -> str:
+    """The type of a key in words, with its range."""
+    if "enum" in value:
+        return " or ".join(code(one) for one in value["enum"])
+    if "$ref" in value:
+        return f"section {value['$ref'].rpartition('/')[2]}"
+    for way in ("anyOf", "oneOf"):
+        if way in value:
+            return " or ".join(dict.fromkeys(_type(one) for one in value[way] if one.get("type") != "null"))
+    kind = value.get("type", "any value")
+    kind = " or ".join(kind) if isinstance(kind, list) else kind
+    if kind == "array":
+        kind = f"list of {_type(value.get('items', {}))}"
+    return f"{kind}{_range(value)}"
+
+
+def _range(value: dict[str, Any]) -> str:
+    low, above = value.get("minimum"), value.get("exclusiveMinimum")
+    high, below = value.get("maximum"), value.get("exclusiveMaximum")
+    words = [f"from {low:g}"] if low is not None else [f"above {above:g}"] if above is not None else []
+    words += [f"to {high:g}"] if high is not None else [f"below {below:g}"] if below is not None else []
+    return " " + " ".join(words) if words else ""
