@@ -61,7 +61,8 @@ LAUNCH = {"attach", "components", "liveness", "owned", "paths", "plan", "release
 """Modules of `runtime` that `daemon` and `control` may import: what is said to a process, not what runs in one."""
 
 TOP_LEVEL = {"dynamod", "graphs", "configs", "tests", "tools", "systemd", "pyproject.toml", "README.md"} | {
-    *(".ci", "deploy", "docs", "mkdocs.yml", "LICENSE", ".gitignore", "CHANGELOG.md"),
+    *(".ci", ".github", ".gitignore", ".editorconfig", ".pre-commit-config.yaml", "Makefile", "mkdocs.yml", "docs"),
+    *("deploy", "LICENSE", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
 }
 
 NOT_OURS_TO_IMPORT = {"dynamo", "graphs", "configs", "tests", "tools"}
@@ -82,6 +83,9 @@ HOSTS = {
     "json-schema.org",
     "www.apache.org",
     "www.w3.org",
+    "docs.astral.sh",
+    "etcd.io",
+    "nats.io",
 }
 """Hosts that files may name in URLs. None of them is a mirror, a registry or a machine of ours."""
 

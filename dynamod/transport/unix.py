@@ -98,7 +98,7 @@ class Listener:
                 old = self._server
                 with contextlib.suppress(OSError):
                     await self.start()
-                    log.warning("another program has removed the socket %s; the socket was made again", self._path)
+                    log.warning("another program has removed the socket %s; it is there again", self._path)
                     if old is not None:
                         old.close()
 
