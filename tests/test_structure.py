@@ -61,7 +61,17 @@ LAUNCH = {"attach", "components", "liveness", "owned", "paths", "plan", "release
 """Modules of `runtime` that `daemon` and `control` may import: what is said to a process, not what runs in one."""
 
 TOP_LEVEL = {"dynamod", "graphs", "configs", "tests", "tools", "systemd", "pyproject.toml", "README.md"} | {
-    *(".ci", ".github", ".gitignore", ".editorconfig", ".pre-commit-config.yaml", "Makefile", "mkdocs.yml", "docs"),
+    *(
+        ".ci",
+        ".github",
+        ".gitignore",
+        ".editorconfig",
+        ".pre-commit-config.yaml",
+        "Makefile",
+        "mkdocs.yml",
+        "docs",
+        "examples",
+    ),
     *("deploy", "LICENSE", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
 }
 

@@ -37,7 +37,8 @@ def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
     entry, rest = ENGINES[engine], list[str]()
     if entry.words:  # the engine's own parser reads what is not ours
         argv, rest = sort(argv, p.flags())
-    own = OwnFlags(engine, p, shown=not entry.words or bool({"-h", "--help"} & {*argv}))
+    asked = bool({"-h", "--help"} & {*argv})
+    own = OwnFlags(engine, p, shown=not entry.words or asked, asked=asked)
     flags = own.parse(argv, f"see {p.prog} --help")
     model = flags.model or flags.model_path or ""
     if entry.model and not model:
@@ -51,13 +52,21 @@ def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
 
 
 class OwnFlags:
-    """The arguments of an engine as flags of a parser, but for those that the parser has already. `shown`: add them."""
+    """The arguments of an engine as flags of a parser, but for those that the parser has already. `shown`: add them.
 
-    def __init__(self, engine: str, p: Parser, *, shown: bool = True) -> None:
+    `asked`: the words ask for help, which does not need the engine.
+    """
+
+    def __init__(self, engine: str, p: Parser, *, shown: bool = True, asked: bool = False) -> None:
         self._parser, self._known = p, p.flags()
         self._group = p.add_argument_group(f"arguments of {engine}")
         if shown:
-            add_flags(engine, self._add)
+            try:
+                add_flags(engine, self._add)
+            except UserError as error:  # the engine is not installed
+                if not asked:
+                    raise
+                self._group.description = f"not shown: {error.line()}"
 
     def parse(self, words: Sequence[str], hint: str = "") -> argparse.Namespace:
         """Read the words, in which `_` is as good as `-`. Raises UserError for anything unknown, with this hint or all

@@ -1,8 +1,6 @@
-"""What else of the original's `dynamo.llm` and `dynamo.runtime` is offered here, and how what is missing is said."""
+"""Further names of NVIDIA Dynamo's `dynamo.llm` and `dynamo.runtime`."""
 
-import importlib.util
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from dynamod.kvcache.hashes import local_hashes
 from dynamod.message import tokens
@@ -22,15 +20,3 @@ def configure_dynamo_logging() -> None:
     from .connection import script_name
 
     configure(component=script_name())
-
-
-def missing(module: str, known: Iterable[str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a module of names: what is not there is an ImportError that says what is."""
-    names = ", ".join(sorted(known))
-
-    def lookup(name: str) -> Any:
-        if name.startswith("__") or importlib.util.find_spec(f"{module}.{name}") is not None:  # it can be imported
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        raise ImportError(f"{module} has no {name} here; it has: {names}", name=name)
-
-    return lookup

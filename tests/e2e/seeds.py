@@ -179,7 +179,7 @@ HEAVY = (
 """vLLM and SGLang, in environments of their own: run by tests/engine/run_heavy.sh."""
 
 SERVE = (
-    Line("cd examples/llm", "differs", "there is no such folder: graphs and configs are found from any folder"),
+    Line("cd examples/llm", note="in a checkout; elsewhere graphs and configs are found from any folder"),
     Line("dynamo serve graphs.agg:Frontend -f configs/agg.yaml"),
     Line("| MODEL TYPE | MODEL NAME                               | NAMESPACE | COMPONENT | ENDPOINT         |"),
     Line(
@@ -297,7 +297,43 @@ ACCELERATORS = (
 )
 """What a machine without an accelerator shows in part at most; commands of ours are read there (`--dry-run`)."""
 
-LINES = (*RUN, *CLUSTER, *ENGINES, *SERVE, *HEAVY, *SGLANG, *ACCELERATORS)
+_OURS = "the extra has the same name: `uv pip install '/path/to/dynamod[%s]'`"
+_PARALLEL = "the libraries split a model over GPUs on their own; not tried, no GPU"
+INSTALL = (
+    Line('uv pip install "ai-dynamo[sglang]"', "differs", _OURS % "sglang"),
+    Line('uv pip install "ai-dynamo[vllm]"', "differs", _OURS % "vllm"),
+    Line('uv pip install "ai-dynamo[llama_cpp]" # CPU, see later for GPU', "differs", _OURS % "llama_cpp"),
+    Line("uv pip install ai-dynamo[all]", "differs", _OURS % "all"),
+    Line("uv pip install uvloop ai-dynamo", "differs", "uvloop comes with dynamod"),
+    Line("uv pip install ai-dynamo-vllm", "differs", "vLLM needs no patch: " + _OURS % "vllm"),
+    Line(
+        'pip install llama-cpp-python -C cmake.args="-DGGML_CUDA=on"', "needs GPU", "the same; docs/get-started/gpu.md"
+    ),
+    Line(
+        "cargo build --features cuda|metal|vulkan -p dynamo-run",
+        "needs hardware",
+        "dynamod needs no build; GPUs of engines: docs/get-started/gpu.md",
+    ),
+    Line(
+        "If you have multiple GPUs, `mistral.rs` does automatic tensor parallelism. You do not need to pass any extra "
+        "flags to dynamo-run to enable it.",
+        "needs hardware",
+        _PARALLEL,
+    ),
+    Line(
+        "If you have multiple GPUs, llama.cpp does automatic tensor parallelism. You do not need to pass any extra "
+        "flags to `dynamo-run` to enable it.",
+        "needs hardware",
+        _PARALLEL,
+    ),
+    Line("See docs/support_matrix.md", note="docs/operate/support-matrix.md"),
+    Line("[request migration](../architecture/request_migration.md)", note="docs/explanation/migration.md"),
+    Line(".devcontainer", "differs", "there is none: `uv sync` makes the environment (CONTRIBUTING.md)"),
+    Line("Follow the Quickstart Guide to deploy to Kubernetes.", "differs", "dynamod has no Kubernetes backend yet"),
+)
+"""How the documents install and build, and the pages that they name."""
+
+LINES = (*INSTALL, *RUN, *CLUSTER, *ENGINES, *SERVE, *HEAVY, *SGLANG, *ACCELERATORS)
 
 
 def counts() -> str:

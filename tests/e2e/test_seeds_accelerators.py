@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,20 @@ def test_the_users_devices_reach_the_engine(machine: Any) -> None:
         serve(machine, f"dynamo-run in=dyn://a.b{number}.c out=echo_core sample", CUDA_VISIBLE_DEVICES=devices)
         (row,) = [one for one in machine.ps("Worker") if one["graph"] == machine.ps("Worker")[-1]["graph"]]
         assert visible(row["pid"]) == devices
+
+
+@walks(*(line.text for line in seeds.INSTALL if line.status in ("works", "differs")))
+def test_what_the_documents_install_and_name() -> None:
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    for line in seeds.INSTALL:
+        if extra := re.search(r"ai-dynamo(?:-|\[)(\w+)", line.text):
+            assert f"dynamod[{extra[1]}]" in line.note
+            assert extra[1] in project["optional-dependencies"], line.text
+        if line.note.startswith("docs/"):
+            assert (root / line.note).is_file(), line.note
+    assert any(name.startswith("uvloop") for name in project["dependencies"])
+    assert not (root / ".devcontainer").exists(), "its line says that there is none"
 
 
 def test_every_line_is_walked_and_the_table_is_true(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,8 @@ from .nodes import on
 from .test_chat import FRONTEND, Terminal
 from .walking import ASK_3B, PRETORIA, ask, line_of, serve, text, walks
 
+ROOT = Path(__file__).parents[2]
+
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.usefixtures("one_thread"),
@@ -161,8 +163,7 @@ def test_a_static_worker_of_llamacpp(machine: Any) -> None:
 )
 def test_serve(machine: Any) -> None:
     pytest.importorskip("mistralrs")
-    folder = machine.folder / "examples/llm"
-    folder.mkdir(parents=True)
+    folder = ROOT / "examples/llm"
     words = shlex.split("dynamo serve graphs.agg:Frontend -f configs/agg.yaml")
     command = machine.start(*words, "--Frontend.port=0", cwd=folder)
     url = command.ready()

@@ -233,7 +233,10 @@ def test_the_decorator_needs_its_parentheses() -> None:
 def test_names_that_are_not_here_say_which_are() -> None:
     import dynamo.llm
     import dynamo.runtime
+    import dynamo.sdk
 
+    with pytest.raises(ImportError, match=r"dynamo\.sdk has no DYNAMO_IMAGE here; it has: .*depends.*service"):
+        from dynamo.sdk import DYNAMO_IMAGE  # noqa: F401
     with pytest.raises(ImportError, match=r"dynamo\.llm has no HttpService here; it has: .*ModelType.*register_llm"):
         from dynamo.llm import HttpService  # noqa: F401
     with pytest.raises(ImportError, match=r"dynamo\.runtime has no EtcdKvCache here"):
@@ -241,7 +244,7 @@ def test_names_that_are_not_here_say_which_are() -> None:
     from dynamo.runtime import logging as logs
 
     assert callable(logs.configure_dynamo_logging)
-    assert all(hasattr(module, name) for module in (dynamo.llm, dynamo.runtime) for name in module.__all__)
+    assert all(hasattr(module, name) for module in (dynamo.llm, dynamo.runtime, dynamo.sdk) for name in module.__all__)
 
 
 def test_block_hashes_are_those_of_the_router() -> None:

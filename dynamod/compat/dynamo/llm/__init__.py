@@ -3,11 +3,11 @@
 from dynamod.message.discovery import Capabilities as Capabilities
 from dynamod.message.discovery import ModelCard as ModelDeploymentCard
 from dynamod.sdk.bindings import compute_block_hash_for_seq_py as compute_block_hash_for_seq_py
-from dynamod.sdk.bindings import missing
 from dynamod.sdk.indexers import ApproxKvIndexer as ApproxKvIndexer
 from dynamod.sdk.indexers import KvIndexer as KvIndexer
 from dynamod.sdk.indexers import OverlapScores as OverlapScores
 from dynamod.sdk.indexers import RadixTree as RadixTree
+from dynamod.sdk.missing import missing
 from dynamod.sdk.publishers import ForwardPassMetrics as ForwardPassMetrics
 from dynamod.sdk.publishers import FpmDirectPublisher as FpmDirectPublisher
 from dynamod.sdk.publishers import KvEventPublisher as KvEventPublisher

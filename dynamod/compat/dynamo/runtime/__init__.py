@@ -10,9 +10,9 @@ from dynamod.message.errors import Overloaded as WorkerUnavailable
 from dynamod.message.errors import TimedOut as ConnectionTimeout
 from dynamod.runtime.endpoint_client import Annotated as Annotated
 from dynamod.runtime.endpoint_client import Client as Client
-from dynamod.sdk.bindings import missing
 from dynamod.sdk.decorators import dynamo_endpoint as dynamo_endpoint
 from dynamod.sdk.decorators import dynamo_worker as dynamo_worker
+from dynamod.sdk.missing import missing
 from dynamod.sdk.runtime import Component as Component
 from dynamod.sdk.runtime import DistributedRuntime as DistributedRuntime
 from dynamod.sdk.runtime import Endpoint as Endpoint

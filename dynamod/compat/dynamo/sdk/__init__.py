@@ -11,3 +11,20 @@ from dynamod.graph.service import liveness as liveness
 from dynamod.graph.service import on_shutdown as on_shutdown
 from dynamod.graph.service import readiness as readiness
 from dynamod.graph.service import service as service
+from dynamod.sdk.missing import missing
+
+__all__ = [
+    "DynamoTransport",
+    "abstract_endpoint",
+    "api",
+    "async_on_start",
+    "depends",
+    "dynamo_endpoint",
+    "endpoint",
+    "liveness",
+    "on_shutdown",
+    "readiness",
+    "service",
+]
+
+__getattr__ = missing(__name__, __all__)
