@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from .actor import Actor
+from .envelope import Envelope, asking, deadline_now
 from .errors import (
     ActorUnreachable,
     Crashed,
@@ -20,6 +21,7 @@ from .errors import (
     Reason,
     WrongMessage,
 )
+from .helpers import Helpers
 from .mailbox import Mailbox, MailboxStatistics
 from .statistics import Total
 
@@ -30,58 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.actor")
 
 ActorState = Literal["Starting", "Ready", "Draining", "Stopped"]
-
-asking: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("asking", default=())
-"""Paths of the actors that wait for the current handler, outermost first: how ask cycles are seen."""
-
-deadline_now: contextvars.ContextVar[float | None] = contextvars.ContextVar("deadline_now", default=None)
-"""Deadline of the message being handled; an ask made by the handler never waits longer."""
-
-
-@dataclass(slots=True, eq=False)
-class Envelope:
-    """A message in transit: who waits for the reply, until when, and the chain of waiting actors."""
-
-    message: Any
-    reply: asyncio.Future[Any] | None = None
-    deadline: float | None = None
-    chain: tuple[str, ...] = ()
-    scope: asyncio.Timeout | None = None
-    later: asyncio.Future[Any] | None = None
-    abandoned: bool = False
-
-    def abandon(self) -> None:
-        """The asker waits no longer: skip the message, or interrupt the handler that works on it."""
-        self.abandoned = True
-        if self.scope is not None and not self.scope.expired():
-            self.scope.reschedule(asyncio.get_running_loop().time())
-        if self.later is not None:
-            self.later.cancel()
-
-    def expire(self, path: str) -> None:
-        """The deadline has passed."""
-        self.abandon()
-        self.answer(DeadlineExceeded(f"{path} did not answer {type(self.message).__name__} in time"))
-
-    def defer(self, later: asyncio.Future[Any]) -> None:
-        """The asker gets its reply when this future is done."""
-        self.later = later
-        later.add_done_callback(self._settle)
-
-    def _settle(self, later: asyncio.Future[Any]) -> None:
-        if later.cancelled():
-            self.answer(ActorUnreachable("the reply was withdrawn"))
-        else:
-            self.answer(later.exception() or later.result())
-
-    def answer(self, value: Any) -> None:
-        """Give the asker its reply; an exception instance is raised there."""
-        if self.reply is None or self.reply.done():
-            return
-        if isinstance(value, BaseException):
-            self.reply.set_exception(value)
-        else:
-            self.reply.set_result(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +121,7 @@ class Cell:
         self._died = died
         self.shutdown = shutdown
         self._watchers: list[Callable[[Terminated], None]] = []
-        self._helpers: asyncio.TaskGroup | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.helpers = Helpers(self._crash)
         self._deferred: set[asyncio.Future[Any]] = set()
         self._helper_error: BaseException | None = None
         self._current: Envelope | None = None
@@ -227,17 +176,17 @@ class Cell:
         """Live from start to death. Cancelling the task that runs this is the kill: it still ends by `_announce`."""
         reason: Reason = Normal()
         try:
-            async with asyncio.TaskGroup() as self._helpers:
+            async with asyncio.TaskGroup() as self.helpers.group:
                 try:
                     await self._live()
                 except asyncio.CancelledError:
-                    self._uncancel()
+                    _uncancel()
                     reason = Crashed(self._helper_error or asyncio.CancelledError("killed"))
                 except Exception as error:  # the actor's own: everything it raises is a crash with that reason
                     reason = Crashed(error)
                 await self._close(reason)
         except asyncio.CancelledError:  # killed once more while helpers were ending; the group has waited for them
-            self._uncancel()
+            _uncancel()
         self._announce(reason)
 
     async def _live(self) -> None:
@@ -312,12 +261,11 @@ class Cell:
             async with asyncio.timeout(self.shutdown):
                 await self.actor.stopping(reason)
         except asyncio.CancelledError:
-            self._uncancel()
+            _uncancel()
             log.warning("stopping %s was cut short by its kill", self.ref.path)
         except Exception as error:
             log.warning("stopping %s failed: %s", self.ref.path, Crashed(error))
-        for task in self._tasks:
-            task.cancel()
+        self.helpers.cancel()
 
     def _announce(self, reason: Reason) -> None:
         """The only function that reports a death: to watchers and the supervisor, once."""
@@ -341,12 +289,6 @@ class Cell:
 
         task.add_done_callback(ended)
 
-    @staticmethod
-    def _uncancel() -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            task.uncancel()
-
     def watch(self, watcher: Callable[[Terminated], None]) -> None:
         """Call `watcher` once when this incarnation is dead."""
         if self.gone.is_set():
@@ -357,11 +299,11 @@ class Cell:
     @property
     def alive(self) -> bool:
         """Whether the actor runs and may still start helpers."""
-        return self._helpers is not None and self.state != "Stopped"
+        return self.helpers.group is not None and self.state != "Stopped"
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
         """Start a helper task of this actor. Raises ActorUnreachable when the actor is not running."""
-        if self._helpers is None or not self.alive:
+        if not self.alive:
             work.close()
             raise ActorUnreachable(f"{self.ref.path} is not running")
         context = contextvars.copy_context()
@@ -370,35 +312,20 @@ class Cell:
         if deadline_now.get() is not None:
             context.run(deadline_now.set, None)
         label = f"{self.ref.path}:{name or getattr(work, '__name__', 'task')}"
-        task = self._helpers.create_task(self._help(work), name=label, context=context)
-        self._tasks.add(task)
-
-        def ended(task: asyncio.Task[Any]) -> None:
-            self._tasks.discard(task)
-            work.close()  # a task that is cancelled before its first step has never awaited it
-
-        task.add_done_callback(ended)
-        return task
+        return self.helpers.start(work, label, context)
 
     def start_child(self, name: str, actor: Actor) -> "Ref":
         """Start an actor in the task group of this one. When it crashes, this one crashes."""
         ref = self.system.next_incarnation(f"{self.ref.path}/{name}")
         cell = Cell(self.system, ref, actor, self._child_died, self.shutdown)
-        self.system.register(cell)
+        self.system.live.register(cell)
         cell.adopt(self.spawn(cell.run(), name))
         return ref
 
     def _child_died(self, cell: "Cell", reason: Reason) -> None:
-        self.system.unregister(cell)
+        self.system.live.unregister(cell)
         if isinstance(reason, Crashed):
             self._crash(reason.error)
-
-    async def _help(self, work: Coroutine[Any, Any, Any]) -> Any:
-        try:
-            return await work
-        except Exception as error:
-            self._crash(error)
-            return None
 
     def _crash(self, error: BaseException) -> None:
         """Something that shares this actor's life has failed."""
@@ -423,10 +350,12 @@ class Cell:
             abandoned=self._abandoned,
             current=type(current.message).__name__ if current else None,
             current_age=now - self._current_since if current else None,
-            tasks=len(self._tasks),
+            tasks=len(self.helpers.tasks),
             age=now - self._created,
         )
 
-    def running_tasks(self) -> list[asyncio.Task[Any]]:
-        """The actor's own task and its helpers."""
-        return [task for task in (self.task, *self._tasks) if task is not None and not task.done()]
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()

@@ -57,7 +57,8 @@ def stack(task: asyncio.Task[Any]) -> list[str]:
 def inspect_cell(cell: Cell) -> dict[str, Any]:
     """Everything the kernel knows of one actor, JSON-like."""
     facts: dict[str, Any] = msgspec.to_builtins(cell.statistics())
-    facts["tasks"] = [{"name": task.get_name(), "stack": stack(task)} for task in cell.running_tasks()]
+    tasks = [task for task in (cell.task, *cell.helpers.tasks) if task is not None and not task.done()]
+    facts["tasks"] = [{"name": task.get_name(), "stack": stack(task)} for task in tasks]
     facts["details"] = cell.actor.inspection()
     return facts
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .cell import Envelope, asking, deadline_now
+from .envelope import Envelope, asking, deadline_now
 from .errors import ActorUnreachable, AskCycle, MailboxFull
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .actor import Actor, control
-from .cell import Cell, Drain, Envelope, Stop
+from .cell import Cell, Drain, Stop
+from .envelope import Envelope
 from .errors import ActorUnreachable, Crashed, Reason, RestartLimit
 from .restart import Backoff, Child, Died, Policy, Restart, State, decide, started
 from .statistics import Total
@@ -185,13 +186,13 @@ class Supervisor(Actor):
         if all(child.name != spec.name for child in self._state.children):
             self._state = self._state.with_child(Child(spec.name, spec.restart, spec.backoff))
         self._state = started(self._state, spec.name, self.context.now())
-        system.register(cell)
+        system.live.register(cell)
         task = self.context.task(cell.run(), spec.name)
         task.set_name(ref.path)
         cell.adopt(task)
 
     def _on_death(self, cell: Cell, reason: Reason) -> None:
-        self.context.system.unregister(cell)
+        self.context.system.live.unregister(cell)
         self.context.cell.mailbox.put_control(Envelope(_ChildDied(cell, reason)))
 
     async def _wait_ready(self, name: str) -> None:

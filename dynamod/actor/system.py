@@ -13,6 +13,7 @@ import msgspec
 from .actor import Actor
 from .cell import Cell, Stop, Terminated
 from .errors import ActorUnreachable, Crashed, Reason, Unreachable
+from .live import LiveCells
 from .ref import Ref
 from .restart import Backoff, Policy, Restart
 from .statistics import Total
@@ -40,10 +41,9 @@ class System:
         self.random = random_module.Random(seed)
         self.full = 0  # sends refused because a mailbox was full
         self._policy = policy
-        self._cells: dict[str, Cell] = {}
+        self.live = LiveCells()
         self._incarnations: Counter[str] = Counter()
         self._undelivered: Counter[str] = Counter()
-        self._reasons: dict[tuple[str, int | None], Reason] = {}
         self._group: asyncio.TaskGroup | None = None
         self._root: Cell | None = None
         self.failure: Reason | None = None  # why the root ended, unless it was stopped
@@ -54,7 +54,7 @@ class System:
         await self._group.__aenter__()
         ref = self.next_incarnation("")
         self._root = Cell(self, ref, Supervisor(policy=self._policy), self._root_died, None)
-        self.register(self._root)
+        self.live.register(self._root)
         self._root.adopt(self._group.create_task(self._root.run(), name="root"))
         await self._root.ready.wait()
         return self
@@ -138,7 +138,7 @@ class System:
 
     def reason_of(self, ref: Ref) -> Reason | None:
         """Why the incarnation behind `ref` ended, if it was among the last to end."""
-        return self._reasons.get((ref.path, ref.incarnation))
+        return self.live.reasons.get((ref.path, ref.incarnation))
 
     def ref(self, path: str) -> Ref:
         """A reference to whichever actor has `path`, now or later."""
@@ -156,7 +156,7 @@ class System:
 
     def cell(self, ref: Ref) -> Cell | None:
         """The live cell that `ref` means."""
-        cell = self._cells.get(ref.path)
+        cell = self.live.cells.get(ref.path)
         if cell is None or (ref.incarnation is not None and cell.ref.incarnation != ref.incarnation):
             return None
         return cell
@@ -165,19 +165,6 @@ class System:
         """The reference of a new incarnation at `path`."""
         self._incarnations[path] += 1
         return Ref(path, self._incarnations[path], self)
-
-    def register(self, cell: Cell) -> None:
-        """Make a new incarnation reachable."""
-        self._cells[cell.ref.path] = cell
-
-    def unregister(self, cell: Cell) -> None:
-        """Forget a dead incarnation (unless a later one has taken the path)."""
-        if cell.reason is not None:
-            self._reasons[(cell.ref.path, cell.ref.incarnation)] = cell.reason
-            while len(self._reasons) > 64:
-                del self._reasons[next(iter(self._reasons))]
-        if self._cells.get(cell.ref.path) is cell:
-            del self._cells[cell.ref.path]
 
     def undelivered(self, ref: Ref, message: Any, why: str) -> None:
         """Count a message that no actor reads, by its type.
@@ -191,14 +178,14 @@ class System:
 
     def statistics(self) -> SystemStatistics:
         """A snapshot of the whole system."""
-        return SystemStatistics(len(self._cells), dict(self._undelivered), self.full)
+        return SystemStatistics(len(self.live.cells), dict(self._undelivered), self.full)
 
     def cells(self) -> list[Cell]:
         """All live actors, by path."""
-        return [self._cells[path] for path in sorted(self._cells)]
+        return [self.live.cells[path] for path in sorted(self.live.cells)]
 
     def _root_died(self, cell: Cell, reason: Reason) -> None:
-        self.unregister(cell)
+        self.live.unregister(cell)
         if isinstance(reason, Crashed):
             self.failure = reason
             log.error("the root supervisor gave up: %s", reason)

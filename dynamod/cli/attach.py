@@ -129,7 +129,7 @@ def _daemon(path: Path, first: socket.socket, kinds: Sequence[str]) -> int:
     try:
         prewarm(kinds, Origin(dict(os.environ), folder))
         os.chdir("/")
-        from dynamod.daemon.node import NodeHeld
+        from dynamod.daemon.place import NodeHeld
         from dynamod.observe.logs import configure
 
         from .boot import Options, run

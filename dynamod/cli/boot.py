@@ -60,7 +60,7 @@ async def _live(options: Options) -> int:
     async with System() as system:
         node = Node(system, options.path, control=ControlSocket, ephemeral=options.ephemeral, first=options.first)
         if options.grace is not None:
-            node.grace = options.grace
+            node.graphs.grace = options.grace
         ref = system.start("node", lambda: node, restart="temporary", shutdown=20.0)
         try:
             await system.ready(ref, timeout=30)
@@ -81,32 +81,32 @@ async def _live(options: Options) -> int:
                 node.context.task(_watchdog(node, notifier, notifier.watchdog_interval), "watchdog")
             notifier.ready(_status(node))
             node.context.task(reloads(hangup, partial(_reload, node, notifier), log), "reload")
-            await node.stopped.wait()
+            await node.life.stopped.wait()
         finally:
             notifier.stopping()
-            grace = node.grace if node.last_grace is None else node.last_grace
+            grace = node.graphs.grace if node.life.grace is None else node.life.grace
             await system.root.stop_child("node", timeout=grace + 20.0)
-    return node.code
+    return node.life.code
 
 
 async def _start(node: Node, wanted: Wanted) -> None:
     """Start a graph of the service; one that was handed over before may fail, and is kept."""
     try:
-        await node.start_graph(wanted.called, wanted.graph, kept=wanted.kept)
+        await node.graphs.start(wanted.called, wanted.graph, kept=wanted.kept)
     except Exception as error:
         if not wanted.kept:
             raise
         text = error.line() if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        node.failed[wanted.called] = Kept(wanted.graph, text)
+        node.graphs.failed[wanted.called] = Kept(wanted.graph, text)
         log.error("graph %s, handed over before, cannot start: %s", wanted.called, text)
 
 
 async def _say_ready(node: Node) -> None:
     """Log when the first graphs of a service are ready."""
-    runners = list(node.graphs.values())
+    runners = list(node.graphs.running.values())
     if not runners:
         return
-    await node.until(lambda: all(runner.ready() or runner.fatal() for runner in runners))
+    await node.changes.until(lambda: all(runner.ready() or runner.fatal() for runner in runners))
     for runner in runners:
         if runner.ready():
             urls = ", ".join(runner.urls())
@@ -115,24 +115,24 @@ async def _say_ready(node: Node) -> None:
 
 def _end(node: Node, signal_name: str) -> None:
     """SIGINT or SIGTERM: end the daemon, at the second one at once."""
-    if node.stopped.is_set():
+    if node.life.stopped.is_set():
         log.warning("%s again: ending at once", signal_name)
         os._exit(130)  # its connections close, and every process that it has started ends itself
     log.info("%s: stopping", signal_name)
-    node.stop()
+    node.life.stop()
 
 
 async def _reload(node: Node, notifier: Notifier) -> None:
     log.info("SIGHUP: reloading")
     notifier.reloading()
     try:
-        await node.reload_all(FINISH)
+        await node.clients.reload_all(FINISH)
     finally:
         notifier.ready(_status(node))
 
 
 def _status(node: Node) -> str:
-    count = len(node.graphs)
+    count = len(node.graphs.running)
     return f"serving {count} graph{'' if count == 1 else 's'}"
 
 

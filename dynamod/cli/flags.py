@@ -17,7 +17,7 @@ from dynamod.router.policies import NAMES as MODES
 from dynamod.router.policies import mode_of
 
 from .arguments import Parser
-from .complete import SCRIPTS
+from .completion import SCRIPTS
 
 MODES_OF_WORKERS = get_args(DisaggregationMode)
 LLAMA_CPP = {

@@ -60,8 +60,8 @@ class KeptGraphs:
 
     def follow(self, node: "Node") -> None:
         """Write the file whenever the graphs of the node change, and have the node report what is wrong with it."""
-        node.graphs_changed = partial(self._write, node)
-        node.kept_trouble = self.trouble
+        node.graphs.changed = partial(self._write, node)
+        node.graphs.trouble = self.trouble
         if self._file is not None and self._file.is_file() and not self.trouble:
             self._write(node)  # in the form of this release
 
@@ -71,9 +71,11 @@ class KeptGraphs:
         if file is None or not self._writes:
             return
         graphs = [
-            {"name": runner.name, "graph": runner.graph.to_dict()} for runner in node.graphs.values() if runner.kept
+            {"name": runner.name, "graph": runner.graph.to_dict()}
+            for runner in node.graphs.running.values()
+            if runner.kept
         ]
-        graphs += [{"name": name, "graph": kept.graph.to_dict()} for name, kept in node.failed.items()]
+        graphs += [{"name": name, "graph": kept.graph.to_dict()} for name, kept in node.graphs.failed.items()]
         text = json.dumps({"protocol": PROTOCOL, "graphs": graphs})
         try:
             file.parent.mkdir(parents=True, exist_ok=True)

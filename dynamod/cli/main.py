@@ -9,11 +9,9 @@ from typing import NoReturn
 
 from dynamod.message.errors import DynamodError, UserError
 
+from .completion import COMPLETE
 from .hidden import hide_secrets
 from .output import FULL, leave_stdout, tolerate_letters, unwritten
-
-COMPLETE = "_DYNAMO_RUN_COMPLETE"
-"""Variable with a line up to the cursor: `dynamo-run` prints what may stand there, a word per line."""
 
 
 def dynamo() -> None:

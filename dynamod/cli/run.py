@@ -19,7 +19,7 @@ from dynamod.graph.options import check_python
 from dynamod.message.errors import UserError
 
 from .arguments import read_object
-from .complete import SCRIPTS
+from .completion import SCRIPTS
 from .flags import RunArguments, frontend_parser, joined, parse, parser
 
 if TYPE_CHECKING:

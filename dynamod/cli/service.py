@@ -84,7 +84,7 @@ def run(argv: Sequence[str]) -> int:
 
     def prepare(node: "Node") -> None:
         kept.follow(node)
-        node.reload = partial(reloader(lambda: _configured(read_settings(flags.config), file)), node)
+        node.graphs.reload = partial(reloader(lambda: _configured(read_settings(flags.config), file)), node)
 
     return boot(Options(path, wanted, prepare=prepare, grace=flags.timeout))
 

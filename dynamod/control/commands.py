@@ -32,6 +32,7 @@ from dynamod.observe.metrics import exposition, load, merged
 
 from . import problems
 from .last_worker import require_others
+from .names import Arguments, Names, UnknownName, is_of, known, means
 from .vitals import vitals
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ log = logging.getLogger("dynamod.daemon")
 READING = ("status", "ps", "top", "logs", "inspect")
 CHANGING = frozenset({"restart", "scale", "switch", "drain", "stop", "serve", "reload"})
 """Commands that change something: only the owner of the daemon (or root, or its group) may use them."""
-
-Arguments = dict[str, Any]
 
 ASK = 3.0
 """Seconds that a process has to answer a question."""
@@ -57,15 +56,11 @@ OWN = "dynamod"
 """What the daemon itself is called beside the component processes."""
 
 
-class UnknownName(UserError):
-    """No component, graph or actor of that name."""
-
-
 class Commands:
     """All commands. Component names may have the name of a graph before them (`agg/Worker`) and a number behind."""
 
     def __init__(self, node: "Node") -> None:
-        self._node = node
+        self._node, self._names = node, Names(node.graphs)
 
     async def call(self, command: str, arguments: Arguments) -> Any:
         """Run a command: the method of its name, or what a feature adds. Raises UserError."""
@@ -81,23 +76,25 @@ class Commands:
     async def status(self, _arguments: Arguments) -> dict[str, Any]:
         """The daemon, its graphs, and its problems (problems.Problem)."""
         node = self._node
-        responsive = [process for process in self._processes() if process.answers]  # others would keep us waiting
+        responsive = [process for process in self._names.processes() if process.answers]  # others would keep us waiting
         answers = await self._asked(responsive, "statistics", GLANCE)
-        rows, cluster, served = self._rows(), node.cluster_facts(), ServedModels(node)
-        services = {one.name: served.graph(one) for one in self._graphs()}
+        rows, cluster, served = self._names.rows(), node.cluster.facts(), ServedModels(node)
+        services = {one.name: served.graph(one) for one in node.graphs.all()}
         loading = {process.name.partition("/")[0] for process, answer in answers.items() if problems.loads(answer)}
         found = chain(
             problems.of_rows(rows),
             problems.of_models({process.name: answer for process, answer in answers.items()}),
             problems.of_graphs(name for name, one in services.items() if one.silent and name not in loading),
-            problems.of_logs(node.log_store),
+            problems.of_logs(node.logs.store),
             problems.of_cluster(cluster),
-            problems.of_kept(node.kept_trouble),
+            problems.of_kept(node.graphs.trouble),
             problems.of_nodes(node.registry.items(INSTANCES)),
         )
-        graphs: list[dict[str, Any]] = [_status(runner, services[runner.name]) for runner in node.graphs.values()]
-        graphs += [{"name": name, "ready": False, "error": kept.why} for name, kept in node.failed.items()]
-        for name, file in node.files.items():
+        graphs: list[dict[str, Any]] = [
+            _status(runner, services[runner.name]) for runner in node.graphs.running.values()
+        ]
+        graphs += [{"name": name, "ready": False, "error": kept.why} for name, kept in node.graphs.failed.items()]
+        for name, file in node.graphs.files.items():
             service = services[name]
             graphs.append({"name": name, "ready": service.ready, "models": service.models, "session": file.session})
         return {
@@ -105,9 +102,9 @@ class Commands:
             "pid": os.getpid(),
             "node": node.name,
             "role": "daemon",
-            "ephemeral": node.ephemeral,
-            "socket": str(node.socket),
-            "uptime": time.monotonic() - node.born,
+            "ephemeral": node.clients.ephemeral,
+            "socket": str(node.place.socket),
+            "uptime": time.monotonic() - node.life.born,
             "cluster": cluster,
             "problems": [msgspec.to_builtins(problem) for problem in found],
             "graphs": graphs,
@@ -119,7 +116,8 @@ class Commands:
 
     def ps(self, _arguments: Arguments) -> list[dict[str, Any]]:
         """One row per component and replica, with the models that can be asked."""
-        return [msgspec.to_builtins(row) for row in self._node.shown_rows()]
+        served = ServedModels(self._node)
+        return [msgspec.to_builtins(served.row(row)) for row in self._node.graphs.rows()]
 
     async def logs(self, arguments: Arguments) -> dict[str, Any]:
         """Log lines: the last `lines`, or those after the mark `after`; `next` is the mark to go on from."""
@@ -129,23 +127,23 @@ class Commands:
         if not isinstance(after, dict) or not all(isinstance(mark, int) for mark in after.values()):
             raise UserError(f"after is {after!r}", "give `next` of the answer before")
         count = _whole(arguments, "lines", 100)
-        hosting = {row["process"] for row in self._rows() if component == row["graph"] or _means(row, component)}
-        stored = await asyncio.to_thread(node.log_store.components)
-        found = [name for name in stored if name in hosting or _is_of(name, component)]
+        hosting = {row["process"] for row in self._names.rows() if component == row["graph"] or means(row, component)}
+        stored = await asyncio.to_thread(node.logs.store.components)
+        found = [name for name in stored if name in hosting or is_of(name, component)]
         if not found and not hosting and component:
-            raise UnknownName(f"no component '{component}'", _known(self._names()))
-        mark = {"here": node.recent.number}
+            raise UnknownName(f"no component '{component}'", known(self._names.components()))
+        mark = {"here": node.logs.recent.number}
         if "here" in after:
-            result = node.recent.after(int(after["here"]), set(found) if component else None)
+            result = node.logs.recent.after(int(after["here"]), set(found) if component else None)
         else:
-            result = await asyncio.to_thread(node.log_store.tail, found, count)
+            result = await asyncio.to_thread(node.logs.store.tail, found, count)
         return {"lines": result, "next": mark}
 
     async def inspect(self, arguments: Arguments) -> list[dict[str, Any]]:
         """Actors of the daemon and of all component processes whose path contains `actor`."""
         pattern = str(arguments.get("actor") or "")
         facts: list[dict[str, Any]] = [{"process": OWN, **entry} for entry in inspect_system(self._node.system, "")]
-        for process, answer in (await self._asked(self._processes(), "inspect", ASK)).items():
+        for process, answer in (await self._asked(self._names.processes(), "inspect", ASK)).items():
             if isinstance(answer, BaseException):  # a finding, not a failure
                 answer = [{"path": "", "error": f"does not answer: {str(answer) or type(answer).__name__}"}]
             facts += [{"process": process.name, **entry} for entry in answer]
@@ -161,13 +159,13 @@ class Commands:
         `at`: monotonic seconds. `statistics`: runtime.statistics.ProcessStatistics by process, of those that answer.
         """
         node = self._node
-        answers = await self._asked(self._processes(), "statistics", GLANCE)
-        rows = self._rows()
+        answers = await self._asked(self._names.processes(), "statistics", GLANCE)
+        rows = self._names.rows()
         return {
             "version": __version__,
             "node": node.name,
             "pid": os.getpid(),
-            "uptime": time.monotonic() - node.born,
+            "uptime": time.monotonic() - node.life.born,
             "at": time.monotonic(),
             "rows": rows,
             "instances": {str(pid): f"{lease:x}" for pid, lease in node.link.leases().items()},
@@ -182,7 +180,7 @@ class Commands:
 
         from dynamod.runtime.statistics import PREFIX, Answers, families_of, system_rows
 
-        node, found = self._node, await self._asked(self._processes(), "metrics", ASK)
+        node, found = self._node, await self._asked(self._names.processes(), "metrics", ASK)
         rows = [*system_rows(node.system), (f"{PREFIX}registry", {}, node.registry.statistics())]
         for process, answer in found.items():
             labels = {"process": process.name}
@@ -204,7 +202,7 @@ class Commands:
 
     async def ask(self, question: str, arguments: Arguments) -> dict[ProcessRecord, Any]:
         """What each process that is responsive answers, or the exception that says why it does not."""
-        processes = [process for process in self._processes() if process.answers]  # others would keep us waiting
+        processes = [process for process in self._names.processes() if process.answers]  # others would keep us waiting
         return await self._asked(processes, question, ASK, arguments)
 
     async def _asked(
@@ -218,27 +216,27 @@ class Commands:
 
     async def restart(self, arguments: Arguments) -> list[dict[str, Any]]:
         """Replace the processes of a component; `drain`: open streams finish first."""
-        graph, component = self._started(arguments)
+        graph, component = self._names.started(arguments)
         await graph.restart(component, drain=bool(arguments.get("drain", True)), timeout=_seconds(arguments))
-        return self._rows_of(graph, component)
+        return self._names.rows_of(graph, component)
 
     async def scale(self, arguments: Arguments) -> list[dict[str, Any]]:
         """Run a component in `replicas` processes. `force`: also when a model loses its last worker."""
-        graph, component = self._started(arguments)
+        graph, component = self._names.started(arguments)
         if "." in component:
             raise UserError(f"{component} is one process", "scale a component, like Worker")
         replicas = _whole(arguments, "replicas", None)
         self._require_others(graph, component, arguments, keep=replicas)
         with by_hand(graph, component, replicas):
             await graph.scale(component, replicas, _seconds(arguments))
-        return self._rows_of(graph, component)
+        return self._names.rows_of(graph, component)
 
     async def switch(self, arguments: Arguments) -> list[dict[str, Any]]:
         """Have workers change their `role` while they run. `expected_epoch`: only if it has not changed since.
 
         `force`: also when a model loses its last worker.
         """
-        graph, component = self._started(arguments)
+        graph, component = self._names.started(arguments)
         role, expected = arguments.get("role"), arguments.get("expected_epoch")
         if role not in ROLES:
             raise UserError(f"role is {role!r}", f"one of: {', '.join(ROLES)}")
@@ -246,11 +244,11 @@ class Commands:
         self._require_others(graph, component, arguments, role=role)
         with by_hand(graph, component):
             await graph.switch(component, role, _seconds(arguments), epoch)
-        return self._rows_of(graph, component)
+        return self._names.rows_of(graph, component)
 
     async def drain(self, arguments: Arguments) -> dict[str, Any]:
         """Take a component out of service. `force`: also when a model loses its last worker."""
-        (graph, component), seconds = self._found(arguments), _seconds(arguments)
+        (graph, component), seconds = self._names.found(arguments), _seconds(arguments)
         self._require_others(graph, component, arguments, by_hand=False)
         if isinstance(graph, AttachedGraph):
             await graph.stop()
@@ -263,35 +261,35 @@ class Commands:
         node, name = self._node, str(arguments.get("graph") or "")
         grace = None if arguments.get("timeout") is None else _seconds(arguments)
         if not name:
-            node.stop(grace)
+            node.life.stop(grace)
             return {"stopping": "dynamod"}
-        if name in node.failed:
-            node.forget_graph(name)
-        elif name in node.names():
-            await node.stop_graph(name, grace)
+        if name in node.graphs.failed:
+            node.graphs.forget(name)
+        elif name in node.graphs.names():
+            await node.graphs.stop(name, grace)
         else:
-            raise UnknownName(f"no graph '{name}'", _known([*sorted(node.names()), *node.failed]))
+            raise UnknownName(f"no graph '{name}'", known([*sorted(node.graphs.names()), *node.graphs.failed]))
         return {"stopped": name}
 
     async def serve(self, arguments: Arguments) -> dict[str, Any]:
         """Start a graph that was handed over."""
         graph = _read(arguments.get("graph"), "use dynamo serve --detach")
         name = check_name(str(arguments.get("name") or "")) or graph_name(graph)
-        runner = await self._node.start_graph(name, graph, kept=True)
+        runner = await self._node.graphs.start(name, graph, kept=True)
         return _status(runner, ServedModels(self._node).graph(runner))
 
     async def reload(self, arguments: Arguments) -> dict[str, Any]:
         """A graph becomes `new`; without one the daemon's own file is read again. `dry_run`: only say what differs."""
         node = self._node
         if not arguments.get("graph"):
-            await node.reload_all(_seconds(arguments))
+            await node.clients.reload_all(_seconds(arguments))
             return {"reloaded": "dynamod"}
         name = str(arguments["graph"])
-        if name in node.files:
-            raise node.files[name].refusal()
-        runner = node.graphs.get(name)
+        if name in node.graphs.files:
+            raise node.graphs.files[name].refusal()
+        runner = node.graphs.running.get(name)
         if runner is None:
-            raise UnknownName(f"no graph '{name}'", _known([*node.graphs, *node.failed]))
+            raise UnknownName(f"no graph '{name}'", known([*node.graphs.running, *node.graphs.failed]))
         new = _read(arguments.get("new"), "use dynamo reload")
         runner.graph = absolute(runner.graph, Path.cwd())  # what is the same must not look different
         changes = lines(runner.graph, new)
@@ -299,7 +297,7 @@ class Commands:
         if changes and not arguments.get("dry_run"):
             log.info("reload: graph %s changes (%s)", name, describe(diff(runner.graph, new)), extra={"graph": name})
             await runner.change(new, _seconds(arguments))
-            node.graphs_changed()
+            node.graphs.changed()
         return {"graph": name, "changes": changes, "dry_run": bool(arguments.get("dry_run"))}
 
     def _require_others(
@@ -313,55 +311,11 @@ class Commands:
         by_hand: bool = True,
     ) -> None:
         """Refuse a change that takes a model's last worker away, without `force`. `keep`: replicas that stay."""
-        rows = [row for row in graph.rows() if row.state != "Draining" and _means(msgspec.to_builtins(row), component)]
+        rows = [row for row in graph.rows() if row.state != "Draining" and means(msgspec.to_builtins(row), component)]
         stay = sorted({row.replica for row in rows})[:keep]
         pids = {row.pid for row in rows if row.replica not in stay}
         if not arguments.get("force"):
             require_others(self._node, graph, component, pids, role, by_hand=by_hand)
-
-    # Finding.
-
-    def _rows(self) -> list[dict[str, Any]]:
-        """One per component and replica."""
-        return [msgspec.to_builtins(row) for row in self._node.rows()]
-
-    def _graphs(self) -> list[GraphRunner | AttachedGraph]:
-        return [*self._node.graphs.values(), *self._node.files.values()]
-
-    def _processes(self) -> list[ProcessRecord]:
-        return [process for graph in self._graphs() for process in graph.processes()]
-
-    def _started(self, arguments: Arguments) -> tuple[GraphRunner, str]:
-        """As `_found`, when the daemon has started the graph. Raises UserError."""
-        graph, component = self._found(arguments)
-        if isinstance(graph, AttachedGraph):
-            raise graph.refusal()
-        return graph, component
-
-    def _found(self, arguments: Arguments) -> tuple[GraphRunner | AttachedGraph, str]:
-        """The component's graph, and its name there. Raises UserError when no graph or several have it."""
-        name = str(arguments.get("component") or "")
-        if not name:
-            raise UserError("no component named", _known(self._names()))
-        before, _, rest = name.rpartition("/")
-        graph, component = str(arguments.get("graph") or before), rest if before in self._node.names() else name
-        found = [one for one in self._graphs() if one.has(component) and graph in ("", one.name)]
-        if not found and (kept := self._node.failed.get(graph)) is not None:
-            why = f"graph '{graph}' could not start: {kept.why}"
-            raise UserError(why, "SIGHUP tries again, dynamo stop forgets it")
-        if not found:
-            raise UnknownName(f"no component '{name}'", _known(self._names()))
-        if len(found) > 1:
-            choices = ", ".join(f"{one.name}/{component}" for one in found)
-            raise UserError(f"several graphs have a component '{component}'", f"name one of: {choices}")
-        return found[0], component
-
-    def _rows_of(self, graph: GraphRunner, component: str) -> list[dict[str, Any]]:
-        rows = [msgspec.to_builtins(row) for row in graph.rows() if row.state != "Draining"]  # those that stay
-        return [row for row in rows if _means(row, component.split(".")[0])]
-
-    def _names(self) -> list[str]:
-        return sorted({row["component"] for row in self._rows()})
 
 
 def _read(value: Any, hint: str) -> Graph:
@@ -384,20 +338,6 @@ def _status(runner: GraphRunner, service: GraphState) -> dict[str, Any]:
     }
 
 
-def _means(row: dict[str, Any], name: str) -> bool:
-    """Whether a row of `ps` is meant by a component or process group, with or without graph and number."""
-    graph, _, last = name.rpartition("/")
-    numbered = f"{row['component']}.{row['process'].rpartition('.')[2]}"
-    found = last in (row["component"], numbered) and graph in ("", row["graph"])
-    return found or _is_of(row["process"], name)
-
-
-def _is_of(process: str, name: str) -> bool:
-    """Whether `agg/Worker.0` is meant by a name like `Worker`, `Worker.0` or `agg/Worker`; all are by an empty one."""
-    last = process.rpartition("/")[2]
-    return not name or name in (process, process.rpartition(".")[0], last, last.partition(".")[0])
-
-
 def _whole(arguments: Arguments, key: str, default: int | None) -> int:
     value = arguments.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -410,7 +350,3 @@ def _seconds(arguments: Arguments) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise UserError(f"timeout is {value!r}", "give seconds")
     return float(value)
-
-
-def _known(names: list[str]) -> str:
-    return f"known: {', '.join(names)}" if names else "nothing is running"

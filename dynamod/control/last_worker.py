@@ -88,7 +88,7 @@ def require_others(
     if any(starts_workers(one.component_kind) for one in services):
         return
     leases = node.link.leases()
-    draining = {leases.get(row.pid, 0) for row in node.rows() if row.state == "Draining"}
+    draining = {leases.get(row.pid, 0) for row in node.graphs.rows() if row.state == "Draining"}
     changed = {leases.get(pid, 0) for pid in pids} - draining
     places = [one for one in _places(node) if one.lease not in draining]
     if role:

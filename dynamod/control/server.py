@@ -17,8 +17,9 @@ from dynamod.message.control import LAST_WORKER
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.metrics import CONTENT_TYPE
 
-from .commands import CHANGING, READING, Commands, UnknownName
+from .commands import CHANGING, READING, Commands
 from .last_worker import LastWorker
+from .names import UnknownName
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
@@ -115,7 +116,7 @@ class Control:
 
     def _may_change(self, request: web.Request) -> bool:
         uid, groups = _peer(request)
-        owner = os.stat(self._node.socket).st_gid
+        owner = os.stat(self._node.place.socket).st_gid
         return uid in (0, os.getuid()) or (owner != 0 and owner in groups)
 
 

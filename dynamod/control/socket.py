@@ -40,7 +40,7 @@ class ControlSocket(Actor):
 
     def _bind(self) -> None:
         """We hold the node's lock, so a socket in the way is a dead daemon's."""
-        path = str(self._node.socket)
+        path = str(self._node.place.socket)
         remove_stale(path)
         self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         old = os.umask(0o177)  # closed to others until it has its mode
@@ -59,10 +59,10 @@ class ControlSocket(Actor):
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(LOOK)
-            if not os.path.lexists(self._node.socket) and self._node.lock.held:
+            if not os.path.lexists(self._node.place.socket) and self._node.place.lock.held:
                 with contextlib.suppress(UserError):
                     self._bind()
-                    log.warning("somebody has removed the control socket %s; it is there again", self._node.socket)
+                    log.warning("the removed control socket %s is there again", self._node.place.socket)
 
     async def _open(self, listener: socket.socket) -> None:
         connected = asyncio.Event()
@@ -89,5 +89,5 @@ class ControlSocket(Actor):
             await self._control.stop()
         if self._listener is not None:
             self._listener.close()
-        if self._node.lock.held:  # else it is another daemon's
-            remove_stale(str(self._node.socket))
+        if self._node.place.lock.held:  # else it is another daemon's
+            remove_stale(str(self._node.place.socket))

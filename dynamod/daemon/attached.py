@@ -33,7 +33,7 @@ class AttachedGraph:
         self._record = ProcessRecord(self.process, connection.hello.pid, connection)
         self._gone = asyncio.Event()
         self._exit, self._memory_kills = ExitWatch(connection.pid), memory_kills()
-        connection.cause = self._cause
+        connection.owner.cause = self._cause
         connection.on_close(self._ended)
 
     def _ended(self) -> None:
@@ -60,12 +60,12 @@ class AttachedGraph:
                 replica=0,
                 state="Silent" if connection.why else state,
                 pid=connection.pid,
-                uptime=now - connection.since[component],
+                uptime=now - connection.reported.since[component],
                 last_error=connection.why,
                 session=self.session,
-                detail=connection.detail if state == "Starting" else "",
+                detail=connection.reported.detail if state == "Starting" else "",
             ).of_process(facts)
-            for component, state in connection.states.items()
+            for component, state in connection.reported.states.items()
         ]
 
     def has(self, component: str) -> bool:
@@ -76,7 +76,7 @@ class AttachedGraph:
 
     def components(self) -> list[str]:
         """Names of all components."""
-        return list(self._connection.states)
+        return list(self._connection.reported.states)
 
     def processes(self) -> list[ProcessRecord]:
         """The process: it can be asked as those can that the node starts."""

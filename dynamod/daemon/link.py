@@ -7,6 +7,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from dynamod.transport.channel import Channel
 from dynamod.transport.unix import Listener
 
 from .heartbeat import HeartbeatMonitor, Heartbeats
-from .phases import Phases
+from .reported import Reported
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -48,12 +49,24 @@ REMEMBERED = 256
 """Processes that have ended and whose keys are still there."""
 
 
-class Connection:
-    """One connected process, published for reading; only its own messages change it.
+@dataclass(slots=True)
+class Owner:
+    """What the owner of a connected process does for it: the actor that started it, a session, an attached graph.
 
-    `states`: its components. `since`: when each got its state, of `time.monotonic`. `roles`: of the workers among
-    them, as they say. `why`: it is unresponsive.
+    `answer(command, arguments)`: answers a question of the process; None: it may ask nothing. `stated()`: a component
+    has another state. `cause(left)`: why the process ended; `left`: it had no instances any more. `kill(why)`: ends a
+    child that is unresponsive for too long. `output`: takes a line of its output.
     """
+
+    answer: Callable[[str, dict[str, Any]], Awaitable[Any]] | None = None
+    stated: Callable[[], None] = lambda: None
+    cause: Callable[[bool], Awaitable[str]] | None = None
+    kill: Callable[[str], None] = lambda _why: None
+    output: Callable[[Output], None] = lambda _line: None
+
+
+class Connection:
+    """One connected process, published for reading; only its own messages change it."""
 
     def __init__(self, server: "LinkServer", clocks: Clocks, opened: Callable[["Connection"], None]) -> None:
         self._server, self._opened = server, opened
@@ -63,22 +76,13 @@ class Connection:
         self.channel = Channel(
             self._take, daemon=True, closed=self._lost, handler=self._answer, spawn=server.context.task
         )
-        self.handler: Callable[[str, dict[str, Any]], Any] | None = None  # answers what the process asks
-        self.on_state: Callable[[], None] = lambda: None  # a component has another state
-        self.cause: Callable[[bool], Awaitable[str]] | None = None  # why it ended; its argument: it had left
-        self.kill: Callable[[str], None] = lambda _why: None  # end our child, which is unresponsive for too long
-        self.output: Callable[[Output], None] = lambda _line: None
+        self.owner = Owner()
         self.hello: Hello | None = None
         self.heartbeats: Heartbeats | None = None
         self.name = ""
         self.pid = self.lease = 0  # until the greeting
         self._gone = False
-        self.states: dict[str, str] = {}
-        self.since: dict[str, float] = {}
-        self.roles: dict[str, str] = {}
-        self.detail = ""
-        self.phases = Phases(time.monotonic)
-        self.phases.begin("spawn")
+        self.reported = Reported(time.monotonic)
 
     @property
     def why(self) -> str:
@@ -89,11 +93,11 @@ class Connection:
     def doing(self) -> str:
         """What the process does, in words; empty before its first message."""
         beats = self.heartbeats
-        if beats is None or not self.states:
+        if beats is None or not self.reported.states:
             return ""
         if beats.verdict.state:
             return beats.verdict.why
-        if phase := self.phases.current:
+        if phase := self.reported.phases.current:
             return phase
         if (seconds := beats.progress_age) is not None and beats.last.step is not None and seconds > STEP_SHOWN_S:
             return f"a step of {beats.last.tokens} tokens for {seconds:.0f} s"
@@ -122,27 +126,15 @@ class Connection:
                 self._unwatch.append(
                     registry.follow(prefix, lambda key, value: self.channel.send(Changed(number, key, value)))
                 )
-            case State(component, state, detail, role, phase):
-                self.detail = detail
-                if phase:
-                    self.phases.begin(phase)
-                if role:
-                    self.roles[component] = role
-                if state:
-                    self.states[component] = state
-                    self.since.setdefault(component, time.monotonic())
-                else:
-                    self.states.pop(component, None)
-                    self.since.pop(component, None)
-                if "Starting" not in self.states.values():
-                    self.phases.end()
-                self.on_state()
+            case State():
+                self.reported.take(message)
+                self.owner.stated()
                 server.changed()
             case Heartbeat():
                 assert self.heartbeats is not None
                 self.heartbeats.beat(message)
             case Output():
-                self.output(message)
+                self.owner.output(message)
             case _:
                 log.debug("unexpected message of %s", self.name)
 
@@ -156,7 +148,7 @@ class Connection:
                 f"the daemon (process {os.getpid()}) is dynamod {__version__} with protocol {PROTOCOL}, "
                 f"{hello.process} is dynamod {hello.version} with protocol {hello.protocol}"
             )
-            self.detail = f"{text}; install {origin()} where its interpreter is"
+            self.reported.detail = f"{text}; install {origin()} where its interpreter is"
             self.channel.send(Refused(text, "stop the daemon with dynamo stop, or choose another --socket"))
             self.channel.close()
             return
@@ -170,7 +162,7 @@ class Connection:
             self.name,
             clocks,
             lambda verdict: server.judged(self.lease, verdict),
-            kill=lambda why: self.kill(why),
+            kill=lambda why: self.owner.kill(why),
             pid=self._peer(),
         )
         if hello.kind == "component":
@@ -192,9 +184,9 @@ class Connection:
         return self.hello.pid if self.hello.kind == "component" else self.channel.peer_pid
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
-        if self.handler is None:
+        if self.owner.answer is None:
             raise ValueError(f"{command} cannot be asked here")
-        return await self.handler(command, arguments)
+        return await self.owner.answer(command, arguments)
 
     def _lost(self) -> None:
         """The process is gone, or closed the connection: its lease ends now."""
@@ -219,7 +211,7 @@ class Connection:
         """Say that the process has gone, and why if it crashed: others then know how to go on with its requests."""
         server = self._server
         left = not any(key.startswith(INSTANCES) for key in server.registry.keys_of(lease))
-        server.exited(lease, await self.cause(left) if self.cause is not None else "")
+        server.exited(lease, await self.owner.cause(left) if self.owner.cause is not None else "")
 
 
 class LinkServer(Actor):
@@ -237,7 +229,6 @@ class LinkServer(Actor):
         *,
         clocks: Clocks = Clocks(),
         cluster: Mapping[str, str] | None = None,
-        lease: int = 0,
         changed: Callable[[], None] = lambda: None,
         greeted: Callable[[Connection], None] = lambda _connection: None,
         closing: Callable[[], bool] = lambda: False,
@@ -247,7 +238,7 @@ class LinkServer(Actor):
         self.monitor = HeartbeatMonitor()
         self.connections: set[Connection] = set()
         self._clocks, self._greeted = clocks, greeted
-        self.lease = lease or registry.grant()
+        self.lease = registry.grant()  # of what the daemon itself puts
         self._exited: deque[str] = deque()
         self._judged: dict[int, str] = {}  # key of each lease whose process is slow or stuck
         self._listener = Listener(str(path), lambda: self._connection(self._clocks, self._greeted).channel)

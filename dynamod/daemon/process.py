@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,7 @@ class ProcessRecord:
     @property
     def states(self) -> Mapping[str, str]:
         """The state of each component."""
-        return {**self.expected, **(self.connection.states if self.connection is not None else {})}
+        return {**self.expected, **(self.connection.reported.states if self.connection is not None else {})}
 
     @property
     def why(self) -> str:
@@ -128,18 +129,35 @@ class ProcessRecord:
             name=self.name,
             pid=self.pid,
             components=dict(self.states),
-            detail=connection.detail if connection is not None else "",
+            detail=connection.reported.detail if connection is not None else "",
             beat_age=beats.age if beats is not None else None,
             uptime=self.age,
             silent=self.why,
-            roles=dict(connection.roles) if connection is not None else {},
+            roles=dict(connection.reported.roles) if connection is not None else {},
             doing=connection.doing if connection is not None else "",
             slow=beats is not None and beats.verdict.state == "slow",
             progress_age=beats.progress_age if beats is not None else None,
             running=beat.running,
             waiting=beat.waiting,
-            phases=connection.phases.seconds() if connection is not None else {},
+            phases=connection.reported.phases.seconds() if connection is not None else {},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a process is started with.
+
+    `environ`: its variables. `fds`: listening sockets that it inherits. `warm`: the kind of spare process that may
+    become it. `command`: the interpreter of the command that gave the graph; empty: `origin.python`.
+    """
+
+    plan: HostPlan
+    origin: Origin
+    environ: Mapping[str, str]
+    fds: Sequence[int] = ()
+    warm: str = ""
+    clocks: Clocks = Clocks()
+    command: str = ""
 
 
 class Process(Actor):
@@ -149,22 +167,8 @@ class Process(Actor):
     answers. Whatever the child started dies with it.
     """
 
-    def __init__(
-        self,
-        node: "Node",
-        plan: HostPlan,
-        record: ProcessRecord,
-        origin: Origin,
-        environ: Mapping[str, str],
-        *,
-        fds: Sequence[int],
-        warm: str,
-        clocks: Clocks,
-        command: str = "",
-    ) -> None:
-        self._command = command or origin.python
-        self._node, self._plan, self._record, self._origin, self._environ = node, plan, record, origin, environ
-        self._fds, self._warm, self._clocks = fds, warm, clocks
+    def __init__(self, node: "Node", launch: Launch, record: ProcessRecord) -> None:
+        self._node, self._launch, self._record = node, launch, record
         self._child: Child | None = None
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
@@ -172,28 +176,29 @@ class Process(Actor):
         self._memory_kills = 0
         self._killed = ""  # why we have killed it
         self._draining = False
-        record.expected = {service.name: "Starting" for service in plan.services}
+        record.expected = {service.name: "Starting" for service in launch.plan.services}
 
     async def started(self) -> None:
         """Spawn the child and wait until its components are Ready."""
-        record = self._record
-        snapshot = await self._node.pinned(self._command)
+        record, launch, plan = self._record, self._launch, self._launch.plan
+        snapshot = await self._node.code.for_python(launch.command or launch.origin.python)
         if snapshot is not None:
-            self._plan = msgspec.structs.replace(self._plan, code=str(snapshot.folder))
-        child = take_spare(self._warm, self._origin, self._environ)
-        self._child = child = child or Child(self._environ, self._warm, self._origin, snapshot)
+            plan = msgspec.structs.replace(plan, code=str(snapshot.folder))
+        child = take_spare(launch.warm, launch.origin, launch.environ)
+        self._child = child = child or Child(launch.environ, launch.warm, launch.origin, snapshot)
         self._memory_kills = memory_kills()
         record.pid = child.pid
-        child.send_plan(encode(self._plan), self._fds)
-        self._node.changed()
+        child.send_plan(encode(plan), launch.fds)
+        self._node.changes.notify()
         out, err = await child.outputs()
         readers = [
             self.context.task(self._read(out, "out"), "stdout"),
             self.context.task(self._read(err, "err"), "stderr"),
         ]
-        record.connection = connection = await self._node.link.adopt(child.sock, self._plan.name, self._clocks)
-        connection.on_state, connection.cause, connection.kill = self._stated, self._cause, self._kill
-        connection.handler = partial(answer, self._node, self._plan.graph)
+        record.connection = connection = await self._node.link.adopt(child.sock, plan.name, launch.clocks)
+        owner = connection.owner
+        owner.stated, owner.cause, owner.kill = self._stated, self._cause, self._kill
+        owner.answer = partial(answer, self._node, plan.graph)
         connection.on_close(self._disconnected)
         self.context.task(self._wait(readers), "wait")
         await self._ready.wait()
@@ -219,13 +224,13 @@ class Process(Actor):
                 async with asyncio.timeout(seconds):
                     await self._ended.wait()
             except (TimeoutError, asyncio.CancelledError):
-                log.warning("%s did not end within %g s and is killed", self._plan.name, seconds)
+                log.warning("%s did not end within %g s and is killed", self._launch.plan.name, seconds)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)  # what is left of it: it is its own session, so the group has its pid
         if child.returncode is None:
             await child.wait()
         self._record.ended = True
-        self._node.changed()
+        self._node.changes.notify()
 
     def inspection(self) -> dict[str, Any]:
         """The process's facts."""
@@ -247,7 +252,7 @@ class Process(Actor):
     def _disconnected(self) -> None:
         """A child ends by itself behind its connection, unless it is stopped or hangs: nothing else would tell then."""
         if self.context.cell.alive and not self._exited.is_set():
-            self.context.task(self._end_disconnected(self._clocks.until_kill), "end of a process")
+            self.context.task(self._end_disconnected(self._launch.clocks.until_kill), "end of a process")
 
     async def _end_disconnected(self, seconds: float) -> None:
         if not await comes(self._exited, seconds):
@@ -257,7 +262,7 @@ class Process(Actor):
         """The child has been unresponsive for too long; the supervisor starts it again."""
         child = self._child
         if child is not None and child.returncode is None:
-            log.error("%s is killed: it has been %s", self._plan.name, why)
+            log.error("%s is killed: it has been %s", self._launch.plan.name, why)
             self._killed = why
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -270,7 +275,7 @@ class Process(Actor):
                 continue
             if not line:
                 return
-            self._node.output(self._plan.name, which, line)
+            self._node.logs.output(self._launch.plan.name, which, line)
 
     async def _wait(self, readers: Sequence[asyncio.Task[Any]]) -> None:
         assert self._child is not None

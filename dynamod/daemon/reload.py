@@ -53,13 +53,13 @@ def reloader(read: Callable[[], Sequence[Wanted]]) -> "Callable[[Node, float], A
     """
 
     async def reload(node: "Node", finish: float) -> None:
-        own = {name: runner for name, runner in node.graphs.items() if not runner.kept and not runner.session}
+        own = {name: runner for name, runner in node.graphs.running.items() if not runner.kept and not runner.session}
         with replacing(process.pid for runner in own.values() for process in runner.processes()):
             wanted = await asyncio.to_thread(read)  # it imports the user's files: the loop must not wait
         await follow(node, own, {one.called: one.graph for one in wanted}, finish)
-        for name, kept in list(node.failed.items()):
-            if why := await _try(node.start_graph(name, kept.graph, kept=True), name, logging.ERROR):
-                node.failed[name] = Kept(kept.graph, why)
+        for name, kept in list(node.graphs.failed.items()):
+            if why := await _try(node.graphs.start(name, kept.graph, kept=True), name, logging.ERROR):
+                node.graphs.failed[name] = Kept(kept.graph, why)
 
     return reload
 
@@ -75,7 +75,7 @@ async def follow(
     for name, runner in running.items():
         if name not in wanted:
             log.info("reload: graph %s is no longer named: stopping it", name, extra={"graph": name})
-            await node.stop_graph(name)
+            await node.graphs.stop(name)
         elif not (changes := diff(runner.graph, wanted[name])).nothing or runner.drained(wanted[name]):
             log.info("reload: graph %s changes (%s)", name, describe(changes), extra={"graph": name})
             changed.append(name)
@@ -87,7 +87,7 @@ async def follow(
             log.warning("reload: graph %s runs on as it was", name, extra={"graph": name})
     for name, graph in wanted.items():
         if name not in running:
-            await _try(node.start_graph(name, graph), name, logging.ERROR)
+            await _try(node.graphs.start(name, graph), name, logging.ERROR)
 
 
 def describe(changes: Changes) -> str:

@@ -2,7 +2,10 @@
 
 import msgspec
 
-from .process import Activity, ProcessFacts
+from dynamod.actor.supervisor import ChildStatistics
+
+from .process import Activity, ProcessFacts, ProcessRecord
+from .running import Running
 
 
 class Row(Activity, frozen=True):
@@ -36,3 +39,36 @@ class Row(Activity, frozen=True):
 def down(graph: str, component: str, why: str) -> Row:
     """The row of a component whose graph could not start."""
     return Row(graph, component, f"{graph}/{component}.0", 0, "Fatal", 0, last_error=why)
+
+
+def process_row(
+    component: str,
+    running: Running,
+    index: int,
+    child: ChildStatistics | None,
+    record: ProcessRecord | None,
+) -> Row:
+    """The row of a component of a replica, or of a process that is about to take its place or to leave."""
+    facts = record.facts() if record is not None else None
+    state = child.state if child is not None else "Draining" if facts is not None else "Stopped"
+    if facts is not None and state in ("Starting", "Ready", "Draining"):
+        state = facts.components.get(component, state)
+        state = "Silent" if facts.silent else state
+    trouble = child.last_error.removeprefix("ProcessEnded: ") if child is not None else ""
+    roles = (facts.roles if facts is not None else {}) or running.roles.get(index, {})
+    row = Row(
+        graph=running.runner.name,
+        component=component,
+        process=running.full_name(index),
+        replica=index,
+        state=state,
+        pid=facts.pid if facts is not None else 0,
+        restarts=child.restarts if child is not None else 0,
+        uptime=facts.uptime if facts is not None else None,
+        last_error=(facts.silent if facts is not None else "") or trouble,
+        gpus=list(running.replicas[index]),
+        session=running.runner.session,
+        detail=facts.detail if facts is not None and state in ("Starting", "Ready") else "",
+        role=roles.get(component, ""),
+    )
+    return row.of_process(facts) if facts is not None else row

@@ -18,7 +18,7 @@ from dynamod.runtime.plan import HostPlan, ServicePlan, http_sockets
 
 from .gpus import VARIABLE
 from .groups import Group
-from .process import STOP_GRACE, Process, ProcessRecord
+from .process import STOP_GRACE, Launch, Process, ProcessRecord
 from .sockets import Sockets, TlsFiles, tls_files
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Running:
 
     async def switch(self, index: int, role: DisaggregationMode, timeout: float, epoch: int | None) -> None:
         """Have the worker of a replica change its role. Raises UserError."""
-        name, record = self.full_name(index), self.runner.records.get(self.child(index))
+        name, record = self.full_name(index), self.runner.supervised.records.get(self.child(index))
         workers = record.facts().roles if record is not None else {}
         if record is None or not workers:
             raise UserError(f"{name} has no role that could change", "name a worker that is Ready, see dynamo ps")
@@ -121,17 +121,15 @@ class Running:
         """How to start replica `index`, under the supervisor's name `child`."""
         runner, environ, clocks = self.runner, self._environment(index), self.clocks()
         origin = replace(runner.origin, python=self.group.python or runner.origin.python)
-        command = runner.origin.python
         fds = [sock.fileno() for sock in self.sockets]
         warm = "ingress" if self.sockets else "worker"
 
         def factory() -> Process:
             plan = self._plan(index, child, environ)  # with the settings that the other components have by now
-            record = runner.records[child] = ProcessRecord(plan.name)
+            record = runner.supervised.records[child] = ProcessRecord(plan.name)
             record.grace = plan.grace
-            return Process(
-                runner.node, plan, record, origin, environ, fds=fds, warm=warm, clocks=clocks, command=command
-            )
+            launch = Launch(plan, origin, environ, fds, warm, clocks, command=runner.origin.python)
+            return Process(runner.node, launch, record)
 
         return Spec(child, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5)
 
@@ -151,7 +149,7 @@ class Running:
             name=self.full_name(index),
             index=index,
             services=tuple(services),
-            server=str(worker_socket_path(runner.node.folder.path, f"{runner.name}.{child}")),
+            server=str(worker_socket_path(runner.node.place.folder.path, f"{runner.name}.{child}")),
             config=config,
             env=env,
             grace=runner.grace if self.sockets else 0.0,

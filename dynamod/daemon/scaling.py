@@ -26,8 +26,8 @@ async def answer(node: "Node", graph: str, command: str, arguments: Mapping[str,
     all graphs of the node. Raises UserError.
     """
     if command == "progress":
-        return msgspec.to_builtins(node.rows())
-    runner = node.graphs.get(graph)
+        return msgspec.to_builtins(node.graphs.rows())
+    runner = node.graphs.running.get(graph)
     component = str(arguments.get("component") or "")
     if command not in COMMANDS:
         raise UserError(f"a process has no command {command}", ", ".join(COMMANDS))
@@ -86,7 +86,7 @@ def pool_of(runner: "GraphRunner", component: str) -> Pool:
         for row in runner.rows(leaving=False)
         if row.component == component
     ]
-    each, cluster = runner.graph.services[component].gpus, runner.node.cluster_facts()
+    each, cluster = runner.graph.services[component].gpus, runner.node.cluster.facts()
     alone = cluster is not None and bool(cluster["etcd"]) and not cluster["connected"]
     free, by_hand = gpus.free() // each if each else None, runner.by_hand[component]
     return Pool(replicas=tuple(found), free=free, alone=alone, gpus=each, by_hand=by_hand)

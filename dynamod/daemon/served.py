@@ -43,7 +43,7 @@ class ServedModels:
     def __init__(self, node: "Node") -> None:
         self._registry, self._leases = node.registry, node.link.leases()
         self._stuck = {one.lease for one in node.link.connections if one.why}
-        self._has_ingress = any(has_ingress(runner) for runner in node.graphs.values())
+        self._has_ingress = any(has_ingress(runner) for runner in node.graphs.running.values())
         self._by_lease = {lease: self._asked_at(lease) for lease in self._leases.values()}
         self._asked = {name for names in self._by_lease.values() for name in names}
 

@@ -38,8 +38,8 @@ class Session:
         self._told: Report | None = None
         self._dropped = 0
         self._due = False
-        connection.handler = self._answer
-        connection.on_close(lambda: node.session_closed(self))
+        connection.owner.answer = self._answer
+        connection.on_close(lambda: node.clients.session_closed(self))
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ class Session:
             case "serve":
                 return await self._serve(arguments)
             case "reload":
-                await self._node.follow_session(self, float(arguments["timeout"]))
+                await self._node.clients.follow(self, float(arguments["timeout"]))
                 return None
             case "stop":
                 await self._stop()
@@ -91,9 +91,9 @@ class Session:
         if self.runner is not None:
             raise UserError("this session has a graph already")
         graph, wanted = _graph(arguments["graph"]), str(arguments.get("name") or "")
-        name = wanted or unused(graph_name(graph), self._node.names())
+        name = wanted or unused(graph_name(graph), self._node.graphs.names())
         grace = arguments.get("timeout")
-        self.runner = await self._node.start_graph(
+        self.runner = await self._node.graphs.start(
             name,
             graph,
             origin=_origin(arguments),
@@ -105,15 +105,15 @@ class Session:
 
     async def _stop(self) -> None:
         runner, self.runner = self.runner, None
-        if runner is not None and self._node.graphs.get(runner.name) is runner:
-            await self._node.stop_graph(runner.name)
+        if runner is not None and self._node.graphs.running.get(runner.name) is runner:
+            await self._node.graphs.stop(runner.name)
 
     def _report(self) -> None:
         self._due = False
         runner = self.runner
         if runner is None:
             return
-        if self._node.graphs.get(runner.name) is not runner:
+        if self._node.graphs.running.get(runner.name) is not runner:
             self.runner = None
             self.end(f"graph {runner.name} was stopped")
             return

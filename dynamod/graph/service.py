@@ -50,9 +50,6 @@ class AbstractService(abc.ABC):  # noqa: B024  # the methods are those of its su
 class Service(Generic[T]):
     """A decorated class. Built by `@service`, see there; raises UserError for options that make no sense."""
 
-    __name__: str
-    __qualname__: str
-
     def __init__(
         self,
         inner: type[T],

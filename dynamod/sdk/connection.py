@@ -14,11 +14,10 @@ from typing import Any
 
 from dynamod import __version__
 from dynamod.actor import Actor, Supervisor, System
-from dynamod.discovery.keys import Address
 from dynamod.discovery.link import LinkRegistry
 from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.errors import UserError
-from dynamod.message.node import FromNode, Heartbeat, Hello, Refused, State, Welcome
+from dynamod.message.node import FromNode, Heartbeat, Hello, Refused, Welcome
 from dynamod.message.protocol import PROTOCOL
 from dynamod.runtime.attach import reach
 from dynamod.runtime.context import ProcessContext
@@ -27,6 +26,7 @@ from dynamod.runtime.paths import RunFolder, choose_socket, worker_socket_path
 from dynamod.runtime.plan import HostPlan
 
 from .logs import LogTap
+from .shown import Shown
 from .signals import Signals
 
 log = logging.getLogger("dynamod.python")
@@ -58,7 +58,7 @@ class Connection:
         self.users = 0
         self.ends: dict[Callable[[float], object], None] = {}  # what each runtime does to end, in order
         self.cuts: dict[Callable[[], object], None] = {}  # what each endpoint does to end at once
-        self.states: dict[Address, str] = {}  # what `ps` says of each endpoint that is served
+        self.shown = Shown(lambda: self.process_context.registry)
         self.loop = asyncio.get_running_loop()
         self._root = Actor()  # owns the tasks of the transports
         self._supervisors: dict[str, Supervisor] = {}
@@ -67,7 +67,6 @@ class Connection:
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self._welcome: asyncio.Future[Welcome] = self.loop.create_future()
         self.unused = asyncio.Event()  # its last user has left
-        self._serves = asyncio.Event()
         for future in (self._opened, self._welcome):  # perhaps no caller asks
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._absent = 0.0  # since when there is no daemon
@@ -105,24 +104,6 @@ class Connection:
             if name not in self._supervisors:
                 self._supervisors[name] = await self.process_context.system.supervisor(name)
         return self._supervisors[name]
-
-    def show(self, address: Address, state: str) -> None:
-        """What `ps` says of a component: that of its endpoints, Ready if all are. An empty state takes one away."""
-        self.states.pop(address, None)
-        if state:
-            self._serves.set()
-            self.states[address] = state
-        self._tell(address.component)
-
-    def prepare(self, component: str, doing: str) -> None:
-        """What `ps` says of a component of which nothing is served yet; empty: nothing more."""
-        if all(address.component != component for address in self.states):
-            self.process_context.registry.send(State(component, "Starting" if doing else "", doing))
-
-    def _tell(self, component: str) -> None:
-        states = [state for address, state in self.states.items() if address.component == component]
-        other = [state for state in states if state != "Ready"]
-        self.process_context.registry.send(State(component, (other or states or [""])[0]))
 
     async def _live(self) -> None:
         try:
@@ -193,11 +174,7 @@ class Connection:
             self._welcome.set_result(message)
             return
         log.info("joined the daemon of this machine (process %d)", message.pid)
-        self.loop.call_soon(self._tell_all)
-
-    def _tell_all(self) -> None:
-        for component in {address.component for address in self.states}:
-            self._tell(component)
+        self.loop.call_soon(self.shown.tell_all)
 
     def _lost(self, why: str) -> None:
         if self._absent == 0.0 and self._welcome.done():
@@ -210,7 +187,7 @@ class Connection:
 
     async def _heartbeat(self, context: ProcessContext) -> None:
         """From the first endpoint on: a process that serves nothing may keep its loop busy, loading a model."""
-        await self._serves.wait()
+        await self.shown.serves.wait()
         while True:
             context.registry.send(Heartbeat())
             await asyncio.sleep(HEARTBEAT)

@@ -188,7 +188,7 @@ class Endpoint:
     def prepare(self, doing: str) -> None:
         """Show in `ps` what is done before the endpoint is served; empty: nothing more."""
         if self._runtime.joined:
-            self._runtime.connection().prepare(self.address.component, doing)
+            self._runtime.connection().shown.prepare(self.address.component, doing)
 
     def register(self, card: ModelCard) -> None:
         """Serve this model here (`register_llm`). Raises UserError when it is too late, or there is one."""

@@ -240,7 +240,7 @@ async def serve(
     handler = Handler(function)
     card = card_of(card, handler) if card is not None and card.types != ("embeddings",) else card
     where, process_context = str(address), connection.process_context
-    if address in connection.states:
+    if address in connection.shown.states:
         raise UserError(f"dyn://{where} is served by this process already", "choose another endpoint")
     wake, ready, grace = asyncio.Event(), False, 0.0
 
@@ -253,7 +253,7 @@ async def serve(
         nonlocal ready
         ready = True
         log.info("serving dyn://%s%s", where, f" with model {card.name}" if card is not None else "")
-        connection.show(address, "Ready")
+        connection.shown.show(address, "Ready")
 
     service = ServicePlan(address.component, {"namespace": address.namespace, "component": address.component})
     place = _Place(
@@ -271,7 +271,7 @@ async def serve(
     name = f"{address.namespace}.{address.endpoint}".replace("/", "%2F")  # a slash is for the children of an actor
     forget = runtime.on_end(end)
     connection.cuts[host.cut] = None
-    connection.show(address, "Starting")
+    connection.shown.show(address, "Starting")
     supervisor: Supervisor | None = None
     try:
         supervisor = await connection.supervisor(address.component)
@@ -282,7 +282,7 @@ async def serve(
         if cell is None:
             raise _error(process_context.system.reason_of(ref), where)
         if ready and graceful and grace > 0:
-            connection.show(address, "Draining")
+            connection.shown.show(address, "Draining")
             timer = asyncio.get_running_loop().call_later(grace, _cut, host, where)
             try:
                 place.withdraw()
@@ -296,7 +296,7 @@ async def serve(
         process_context.endpoints.remove(where)
         connection.cuts.pop(host.cut, None)
         forget()
-        connection.show(address, "")
+        connection.shown.show(address, "")
 
 
 def _cut(host: EndpointHost | ModelHost, where: str) -> None:

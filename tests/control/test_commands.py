@@ -10,16 +10,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dynamod.actor import System
-from dynamod.control.commands import Commands, UnknownName
+from dynamod.control.commands import Commands
+from dynamod.control.names import UnknownName
 from dynamod.daemon.attached import AttachedGraph
+from dynamod.daemon.graphs import Graphs
+from dynamod.daemon.link import Owner
 from dynamod.daemon.names import graph_name
-from dynamod.daemon.node import Node
-from dynamod.daemon.phases import Phases
 from dynamod.daemon.process import ProcessFacts
+from dynamod.daemon.reported import Reported
 from dynamod.discovery.memory import MemoryRegistry, RegistryStatistics
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
-from dynamod.message.node import Hello
+from dynamod.message.node import Hello, State
 
 
 @dataclass
@@ -62,13 +64,13 @@ class Row:
 
 
 def node(*runners: Runner) -> tuple[Commands, Any]:
-    fake = SimpleNamespace(graphs={runner.name: runner for runner in runners}, files={}, failed={}, ended=0)
+    fake: Any = SimpleNamespace(ended=0)
+    fake.graphs = Graphs(fake)
+    fake.graphs.running = {runner.name: runner for runner in runners}
     fake.registry = MemoryRegistry(random.Random(1))
     fake.link = SimpleNamespace(leases=dict, connections=())
-    fake.rows = lambda: Node.rows(fake)
-    fake.names = lambda: set(fake.graphs)
-    fake.stop = lambda _grace: setattr(fake, "ended", fake.ended + 1)
-    return Commands(fake), fake  # type: ignore[arg-type]
+    fake.life = SimpleNamespace(born=0.0, stop=lambda _grace: setattr(fake, "ended", fake.ended + 1))
+    return Commands(fake), fake
 
 
 AGG = ("Frontend", "Worker")
@@ -90,23 +92,21 @@ async def test_a_stop_without_a_name_ends_the_daemon() -> None:
 
 
 async def test_a_python_file_is_not_restarted_scaled_or_changed() -> None:
+    reported = Reported(lambda: 0.0)
+    reported.take(State("backend", "Ready"))
     connection = SimpleNamespace(
         hello=Hello("mine", 7, kind="file"),
-        states={"backend": "Ready"},
-        since={"backend": 0.0},
         why="",
         pid=7,
         heartbeats=None,
-        detail="",
-        roles={},
         doing="",
-        phases=Phases(lambda: 0.0),
+        owner=Owner(),
+        reported=reported,
         on_close=lambda _callback: None,
     )
     commands, fake = node(Runner("agg", AGG))
-    file = AttachedGraph(connection, fake.names())  # type: ignore[arg-type]
-    fake.files[file.name] = file
-    fake.names = lambda: {*fake.graphs, *fake.files}
+    file = AttachedGraph(connection, fake.graphs.names())  # type: ignore[arg-type]
+    fake.graphs.files[file.name] = file
     (row,) = file.rows()
     assert (row.process, row.component, row.state) == ("python/mine.0", "backend", "Ready")
     for command, arguments in (("restart", {}), ("scale", {"replicas": 2})):
@@ -189,7 +189,7 @@ class Process:
 def asked(system: Any, *processes: Process) -> Commands:
     agg = SimpleNamespace(name="agg", processes=lambda: processes, rows=list)
     commands, fake = node(agg)  # type: ignore[arg-type]
-    fake.__dict__.update(name="here", born=0.0, system=system)
+    fake.__dict__.update(name="here", system=system)
     fake.registry = SimpleNamespace(statistics=lambda: RegistryStatistics(1, 2, 3, 4))
     fake.link = SimpleNamespace(leases=dict)
     return commands

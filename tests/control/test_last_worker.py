@@ -67,6 +67,7 @@ class Node:
         self.pids: dict[int, int] = {}
         self.link = SimpleNamespace(leases=lambda: self.pids)
         self.states: dict[int, str] = {}
+        self.graphs = SimpleNamespace(rows=self.rows)
         self.graph: Any = SimpleNamespace(graph=SimpleNamespace(services={}))
 
     def rows(self) -> list[Any]:

@@ -47,9 +47,9 @@ async def test_a_part_that_fails_for_good_ends_the_daemon_with_code_1(
     monkeypatch.setenv("DYNAMOD_CLUSTER", "off")
     async with daemon(tmp_path) as (system, node):
         async with asyncio.timeout(20):
-            while not node.stopped.is_set():
+            while not node.life.stopped.is_set():
                 await crash(system, path)
-        assert node.code == 1
+        assert node.life.code == 1
 
 
 async def test_a_part_that_fails_once_is_started_again_and_the_watchdog_asks_it(
@@ -63,7 +63,7 @@ async def test_a_part_that_fails_once_is_started_again_and_the_watchdog_asks_it(
             while system.cell(system.ref("/services/control")) is None:  # noqa: ASYNC110 - a real process
                 await asyncio.sleep(0.02)
         assert await node.context.ref.ask(Ping(), timeout=5) == "pong"
-        assert (node.stopped.is_set(), node.code) == (False, 0)
+        assert (node.life.stopped.is_set(), node.life.code) == (False, 0)
 
 
 @pytest.mark.parametrize("part", ["link", "control"])
@@ -98,13 +98,13 @@ async def test_a_daemon_that_ends_with_its_last_client_takes_no_other(
         last, late = File(), File()
         for file in (last, late):
             await asyncio.get_running_loop().create_unix_connection(
-                lambda file=file: file.channel, str(link_path(node.socket))
+                lambda file=file: file.channel, str(link_path(node.place.socket))
             )
         last.greet()
         while not last.heard:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         last.channel.close()
-        await node.stopped.wait()
+        await node.life.stopped.wait()
         late.greet()
         await late.closed.wait()
         assert late.heard == []

@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 
 from dynamod.actor import Normal
-from dynamod.daemon.process import Process, ProcessRecord
+from dynamod.daemon.changes import Changes
+from dynamod.daemon.process import Launch, Process, ProcessRecord
 from dynamod.daemon.spawn import Child, Origin
 from dynamod.runtime.liveness import Clocks
 from dynamod.runtime.plan import HostPlan
@@ -48,11 +49,8 @@ class Started:
 
 
 class Node:
-    async def pinned(self, _python: str) -> None:
-        """Runs in a checkout."""
-
-    def changed(self) -> None:
-        pass
+    def __init__(self) -> None:
+        self.changes = Changes()
 
 
 def stopped(pid: int) -> bool:
@@ -88,7 +86,7 @@ async def test_what_a_process_has_started_ends_with_it(
     try:
         plan = HostPlan("g", "g/p.0", 0, (), "")
         record = ProcessRecord("p", child.pid)
-        process = Process(cast("Any", Node()), plan, record, Origin(), {}, fds=(), warm="", clocks=Clocks())
+        process = Process(cast("Any", Node()), Launch(plan, Origin(), {}), record)
         process._child = cast("Child", child)
         if then.startswith("sys.exit"):
             child.popen.wait()
@@ -112,7 +110,7 @@ async def test_a_stopped_process_that_has_lost_its_connection_is_killed() -> Non
         os.kill(child.pid, signal.SIGSTOP)
         record, plan = ProcessRecord("p", child.pid), HostPlan("g", "g/p.0", 0, (), "")
         clocks = Clocks(kill=0.3)
-        process = Process(cast("Any", Node()), plan, record, Origin(), {}, fds=(), warm="", clocks=clocks)
+        process = Process(cast("Any", Node()), Launch(plan, Origin(), {}, clocks=clocks), record)
         process._child = cast("Child", child)
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
             context = SimpleNamespace(cell=SimpleNamespace(alive=True), task=lambda work, _: group.create_task(work))

@@ -27,7 +27,8 @@ async def test_what_running_workers_hold_counts_as_free() -> None:
 
     kept = _runner(os.getppid())
     kept.kept = True
-    node: Any = SimpleNamespace(graphs={"own": _runner(os.getpid()), "kept": kept}, failed={}, stop_graph=stop)
+    running = {"own": _runner(os.getpid()), "kept": kept}
+    node: Any = SimpleNamespace(graphs=SimpleNamespace(running=running, failed={}, stop=stop))
     await reloader(read)(node, 1.0)
     holds = resident(os.getpid(), own=True)
     assert 0.8 * holds < seen[0] <= 1.2 * holds

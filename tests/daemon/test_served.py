@@ -38,7 +38,7 @@ class Node:
     """A registry, and the leases of processes, by process id."""
 
     def __init__(self, *graphs: Runner) -> None:
-        self.graphs = {graph.name: graph for graph in graphs}
+        self.graphs = SimpleNamespace(running={graph.name: graph for graph in graphs})
         self.registry = MemoryRegistry(random.Random(1))
         self.connections: list[Any] = []
         pids = {pid for graph in graphs for _, pid, _ in graph.processes_given}
@@ -62,7 +62,7 @@ class Node:
 
     def shown(self, graph: str) -> list[tuple[str, list[str], str]]:
         look = self.look
-        return [(row.component, row.models, row.detail) for row in map(look.row, self.graphs[graph].rows())]
+        return [(row.component, row.models, row.detail) for row in map(look.row, self.graphs.running[graph].rows())]
 
 
 def agg() -> Runner:

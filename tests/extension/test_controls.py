@@ -25,7 +25,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     monkeypatch.setattr(installed, "installed", lambda: {"toy": TOY})
     monkeypatch.setattr("dynamod.control.server.installed", lambda: {"toy": TOY})
     monkeypatch.delenv("DYNAMOD_FEATURES", raising=False)
-    return Commands(cast("Any", SimpleNamespace(graphs={}, files={})))
+    return Commands(cast("Any", SimpleNamespace(graphs=SimpleNamespace(all=list))))
 
 
 async def test_a_command_asks_processes(commands: Commands) -> None:

@@ -66,7 +66,7 @@ class Daemon(LinkServer):
         self.process, self.leases_of = process, NodeRegistry(own)
         self._quarantined = quarantined
         clocks = Clocks(heartbeat=HEARTBEAT, kill=KILL)
-        super().__init__(Path("unused"), cast("Any", self.leases_of), f"n{process.node}", clocks=clocks, lease=1)
+        super().__init__(Path("unused"), cast("Any", self.leases_of), f"n{process.node}", clocks=clocks)
         self.monitor = HeartbeatMonitor(asyncio.get_running_loop().time, kernel=False)
 
     async def started(self) -> None:
@@ -160,7 +160,7 @@ class Link:
             spawn=self._spawn,
         )
         self.connection = daemon.connection(process.name)
-        self.connection.cause, self.connection.kill = self._cause, kill
+        self.connection.owner.cause, self.connection.owner.kill = self._cause, kill
         theirs = self.connection.channel
         self.channel.connection_made(_Way(self.channel, theirs, daemon.process))
         theirs.connection_made(_Way(theirs, self.channel, process))

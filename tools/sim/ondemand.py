@@ -186,7 +186,7 @@ class OnDemand(Actor):
         assert registry is not None
         assert link is not None
         assert self._machine is not None
-        link.connection.handler, registry.ask = self._answer, link.channel.ask
+        link.connection.owner.answer, registry.ask = self._answer, link.channel.ask
         transport = SimulatedTransport(
             cluster.wire, process, lambda instance, request: cluster.sent(place, instance, request)
         )

@@ -186,7 +186,7 @@ class Planners:
         registry, link = place.registry, place.link
         assert registry is not None
         assert link is not None
-        link.connection.handler = self.machines[number].answer
+        link.connection.owner.answer = self.machines[number].answer
         registry.ask = link.channel.ask
         transport = SimulatedTransport(cluster.wire, process, lambda _instance, _request: None)
         place.planner = planner = SimulatedPlanner(

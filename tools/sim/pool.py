@@ -5,9 +5,12 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 from dynamod.actor import ActorUnreachable, Spec
+from dynamod.daemon.changes import Changes
 from dynamod.daemon.gpus import Gpus
+from dynamod.daemon.graphs import Graphs
 from dynamod.daemon.groups import Group
 from dynamod.daemon.process import ProcessRecord
+from dynamod.daemon.processes import Processes
 from dynamod.daemon.runner import GraphRunner
 from dynamod.daemon.running import BACKOFF, Running
 from dynamod.daemon.scaling import answer, pool_of
@@ -63,6 +66,13 @@ class _Running(Running):
         super().give_back(index)
 
 
+class _Processes(Processes):
+    def record(self, child: str) -> ProcessRecord | None:
+        """The record of a process that lives."""
+        record = super().record(child)
+        return record if isinstance(record, _Record) and record.process.alive else None
+
+
 class _Runner(GraphRunner):
     """The real runner, whose processes are simulated."""
 
@@ -71,11 +81,12 @@ class _Runner(GraphRunner):
         super().__init__(
             cast("Any", machine), GRAPH, cast("Any", SimpleNamespace(services=services)), origin=cast("Any", None)
         )
-        self._cluster, self._place, self._models = machine.cluster, machine.node.number, machine.models
-        self._supervisor = machine.cluster.supervisor(machine.node)
+        self._cluster, self._place, self._models = machine.simulated, machine.node.number, machine.models
+        self.supervised = _Processes(cast("Any", machine), GRAPH)
+        self.supervised.supervisor = machine.simulated.supervisor(machine.node)
         for name, each in gpus.items():
             group = Group(name, (cast("Any", services[name]),), 0, each)
-            self._groups[name] = _Running(self, group, ())
+            self.groups[name] = _Running(self, group, ())
 
     def spec(self, child: str, component: str, prefill: Callable[[], bool]) -> Spec:
         """How to start a worker at the place of that name, which is made when it is used first."""
@@ -88,7 +99,7 @@ class _Runner(GraphRunner):
         def make() -> Any:
             place.prefill = prefill()
             worker = cluster.worker(place)
-            self.records[child] = _Record(place, cluster.system.now)
+            self.supervised.records[child] = _Record(place, cluster.system.now)
             return worker
 
         return Spec(child, make, backoff=BACKOFF, shutdown=SHUTDOWN)
@@ -98,10 +109,6 @@ class _Runner(GraphRunner):
         if (place := self._cluster.places.get(child)) is not None:
             place.wanted = False
 
-    def _record(self, child: str) -> ProcessRecord | None:
-        record = super()._record(child)
-        return record if isinstance(record, _Record) and record.process.alive else None
-
 
 class Machine:
     """A node's daemon, as its graph and the answers to its processes see it.
@@ -109,8 +116,6 @@ class Machine:
     `gpus`: how many a replica takes, by component. `devices`: that the node has. `connected()`: to other nodes.
     `models`: that workers serve, by component, where it is not the one of all.
     """
-
-    grace = 0.0
 
     def __init__(
         self,
@@ -122,18 +127,12 @@ class Machine:
         *,
         models: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.cluster, self.node, self._connected, self.models = cluster, node, connected, models
+        self.simulated, self.node, self.models = cluster, node, models
+        self.cluster = SimpleNamespace(facts=lambda: {"etcd": "simulated", "connected": connected()})
         self.name, self.link = f"n{node.number}", node.link
         self.gpus = Gpus([str(number) for number in range(devices)])
-        self.runner = _Runner(self, gpus)
-        self.graphs = {GRAPH: self.runner}
-
-    def changed(self) -> None:
-        """Nobody watches."""
-
-    def cluster_facts(self) -> dict[str, Any]:
-        """Whether the node has lost the others."""
-        return {"etcd": "simulated", "connected": self._connected()}
+        self.graphs, self.changes = Graphs(cast("Any", self)), Changes()
+        self.runner = self.graphs.running[GRAPH] = _Runner(self, gpus)
 
     async def answer(self, command: str, arguments: dict[str, Any]) -> Any:
         """What processes of the graph ask. Raises DynamodError."""

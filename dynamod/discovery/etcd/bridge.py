@@ -153,7 +153,7 @@ class EtcdBridge(Actor):
         parts: dict[str, Callable[[], Awaitable[None]]] = {
             "watch": lambda: self._follow(client, start),
             "leases": lambda: self._renew(client),
-            "settings": lambda: self._follow_settings(client),
+            "settings": lambda: follow_settings(client, self._registry),
             "publish": lambda: self._publish(client),
             "grace": self._forgive,
         }
@@ -180,24 +180,6 @@ class EtcdBridge(Actor):
                 if start > self._mirror.revision:
                     raise EtcdAway(str(error)) from None
                 start = self._mirror.compacted()
-
-    async def _follow_settings(self, client: EtcdClient) -> None:
-        """What operators put there; nothing of it is ours, so it does not pass the mirror."""
-        registry = self._registry
-        items, revision = await client.snapshot(PREFILL_SETTINGS)
-        changes = [(key, None) for key, _ in registry.items(PREFILL_SETTINGS) if key not in items]
-        for key, item in [*changes, *items.items()]:
-            self._set(key, item)
-        async with contextlib.aclosing(client.watch(PREFILL_SETTINGS, revision + 1)) as watch:
-            async for news in watch:
-                for key, item, _ in news:
-                    self._set(key, item)
-
-    def _set(self, key: str, item: Item | None) -> None:
-        if item is None:
-            self._registry.delete_foreign(key)
-        else:
-            self._registry.put_foreign(key, item.value)
 
     async def _renew(self, client: EtcdClient) -> None:
         interval = self._settings.ttl / 3
@@ -297,6 +279,25 @@ async def _revoke(client: EtcdClient, lease: int) -> None:
     """End a lease, if it has not ended already."""
     with contextlib.suppress(LeaseMissing):
         await client.revoke(lease)
+
+
+async def follow_settings(client: EtcdClient, registry: MemoryRegistry) -> None:
+    """Copy the keys that operators put into etcd. The node owns none of them, so they do not pass the mirror."""
+
+    def copy(key: str, item: Item | None) -> None:
+        if item is None:
+            registry.delete_foreign(key)
+        else:
+            registry.put_foreign(key, item.value)
+
+    items, revision = await client.snapshot(PREFILL_SETTINGS)
+    changes = [(key, None) for key, _ in registry.items(PREFILL_SETTINGS) if key not in items]
+    for key, item in [*changes, *items.items()]:
+        copy(key, item)
+    async with contextlib.aclosing(client.watch(PREFILL_SETTINGS, revision + 1)) as watch:
+        async for news in watch:
+            for key, item, _ in news:
+                copy(key, item)
 
 
 async def _each(calls: Iterable[Callable[[], Coroutine[Any, Any, Any]]]) -> None:

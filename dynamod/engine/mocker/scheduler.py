@@ -186,7 +186,7 @@ class Scheduler(BatchScheduler[Sequence]):
         names = () if sequence.fetched else sequence.blocks[here:]
         if not names or not (count := loads.tiers.found(names)):
             return False
-        room = self._room(sequence, blocks)
+        room = _room(sequence, blocks, self._settings.block_size)
         held = [*blocks[:here], *[PartialBlock() for _ in range(len(room) - here)]]
         if self.pool.active + self.pool.needed(held) > self._settings.usable_blocks or not self.pool.take(held, here):
             return False
@@ -203,10 +203,6 @@ class Scheduler(BatchScheduler[Sequence]):
             load.held[index] = name
         self.pool.give_back(load.held)
         self.waiting.appendleft(load.sequence)
-
-    def _room(self, sequence: Sequence, blocks: list[Block]) -> list[Block]:
-        """The blocks of a sequence, with the one that is not full."""
-        return [*blocks, PartialBlock()] if sequence.total % self._settings.block_size else blocks
 
     def _prefill(self, chunks: list[tuple[Sequence, Chunk]]) -> int:
         """Continue the prompt that is half computed, then admit from the queue while budget and blocks last.
@@ -251,7 +247,7 @@ class Scheduler(BatchScheduler[Sequence]):
         return blocks
 
     def _admit(self, sequence: Sequence, blocks: list[Block], cached: int) -> bool:
-        full, blocks = len(blocks), self._room(sequence, blocks)
+        full, blocks = len(blocks), _room(sequence, blocks, self._settings.block_size)
         if self.pool.active + self.pool.needed(blocks) > self._settings.usable_blocks:
             return False
         sequence.cached = cached
@@ -302,3 +298,8 @@ class Scheduler(BatchScheduler[Sequence]):
         """Its tokens are no longer computed."""
         self.pool.give_back(sequence.held)
         sequence.held, sequence.computed = [], 0
+
+
+def _room(sequence: Sequence, blocks: list[Block], size: int) -> list[Block]:
+    """The blocks of a sequence, with the one that is not full. `size`: tokens of a block."""
+    return [*blocks, PartialBlock()] if sequence.total % size else blocks

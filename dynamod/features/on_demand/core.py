@@ -5,12 +5,13 @@ under a running request; the longest wait is served first, so that each model ha
 only for a new request, and later each time.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from random import Random
 
 from dynamod.actor import Backoff
 
-from .settings import Budget, ModelSettings, together
+from . import room
+from .settings import Budget, ModelSettings
 from .state import Action, Admit, Drain, Model, Refuse, Start
 
 RETRY = Backoff(initial=5.0, factor=2.0, maximum=300.0)
@@ -151,12 +152,12 @@ class OnDemand:
             limit = model.settings.load_seconds
             if model.state == "loading" and not model.running and now - model.since >= limit:
                 return self.failed(now, model.name, f"it was not ready within {limit:g} s")
-            if model.yields_to and self._content(model.yields_to):
+            if model.yields_to and self.models[model.yields_to].content:
                 model.yields_to = ""
         actions: list[Action] = [one for model in self.models.values() for one in self._admit(model)]
         actions += self._loads(now)
         for model in self.models.values():
-            if model.state == "ready" and not model.running and (model.leaving or self._expired(model, now)):
+            if model.state == "ready" and not model.running and (model.leaving or model.expired(now)):
                 actions.append(self._drain(model, now))
         return actions
 
@@ -167,25 +168,20 @@ class OnDemand:
 
         Of one that was never loaded by the longest load of the others, and at least as long as it takes so far.
         """
-        model, room = self.models[name], 0.0
+        model, patience = self.models[name], 0.0
         so_far = now - model.since if model.state == "loading" else 0.0
         if model.took is None:
             longest = max((one.took for one in self.models.values() if one.took is not None), default=0.0)
             return max(1.0, so_far, longest - so_far)
         if model.state != "loading" and (wanted := model.wanted_since) is not None and self._blocked(model):
-            room = max(0.0, wanted + self.budget.patience - now)
-        return max(1.0, room + model.took - so_far)
+            patience = max(0.0, wanted + self.budget.patience - now)
+        return max(1.0, patience + model.took - so_far)
 
     # The decision.
 
-    def _content(self, name: str) -> bool:
-        """Whether no request waits for the load of a model any more."""
-        model = self.models[name]
-        return model.state != "unloaded" or model.wanted_since is None
-
     def _blocked(self, model: Model) -> bool:
         there = [one for one in self.models.values() if one.state != "unloaded" and one is not model]
-        return not self._fits([*there, model])
+        return not room.fits([*there, model], self.budget)
 
     def _admit(self, model: Model) -> list[Action]:
         most, admitted = model.settings.concurrency, list[Action]()
@@ -206,7 +202,7 @@ class OnDemand:
         plan = [model for model in self.models.values() if model.state in ("loading", "ready")]
         for name in sorted(since, key=since.__getitem__):
             model = self.models[name]
-            victims = self._victims(model, plan)
+            victims = room.victims(model, plan, self.budget)
             if victims is None:
                 break
             if any(one.busy for one in victims):
@@ -218,39 +214,14 @@ class OnDemand:
                     one.yields_to = name
             plan = [one for one in plan if one not in victims] + [model]
             actions += [self._drain(one, now) for one in victims if not one.busy]
-            if not victims and self._fits([*self._there(), model]):
+            if not victims and room.fits([*self._there(), model], self.budget):
                 model.enter("loading", now)
                 actions.append(Start(name))
         return actions
 
-    def _victims(self, model: Model, plan: Collection[Model]) -> list[Model] | None:
-        """Models that have to leave so that the model fits: idle ones first, then the least recently used."""
-        stay, victims = list(plan), list[Model]()
-        clash = [one for one in stay if not together([one.settings, model.settings])]
-        order = sorted(stay, key=lambda one: (one not in clash, not one.yields_to, one.busy, one.idle_since))
-        for one in order:
-            if one not in clash and self._fits([*stay, model]):
-                break
-            if one.state != "ready" and one.wanted_since is not None:
-                continue  # requests wait for it, or it has its place next
-            stay.remove(one)
-            victims.append(one)
-        return victims if self._fits([*stay, model]) else None
-
     def _there(self) -> list[Model]:
         return [model for model in self.models.values() if model.state != "unloaded"]
-
-    def _fits(self, models: Collection[Model]) -> bool:
-        most, memory = self.budget.models, self.budget.bytes
-        return (
-            (most is None or len(models) <= most)
-            and (memory is None or sum(model.memory for model in models) <= memory)
-            and together([model.settings for model in models])
-        )
 
     def _drain(self, model: Model, now: float) -> Action:
         model.enter("draining", now)
         return Drain(model.name)
-
-    def _expired(self, model: Model, now: float) -> bool:
-        return model.open and not model.waiting and model.keep is not None and now - model.idle_since >= model.keep

@@ -12,8 +12,9 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound, RequestError
 from dynamod.message.openai import ModelRequest
 
-from .keeper import Load, ModelReport, Unload
+from .keeper import Load, Unload
 from .part import ModelsOnDemand
+from .reports import ModelReport
 
 
 class Conflict(RequestError):

@@ -17,6 +17,7 @@ from dynamod.message.errors import DynamodError, Overloaded, UserError
 from dynamod.message.pools import Pool
 
 from .core import OnDemand
+from .reports import ModelReports
 from .settings import Budget, ModelSettings
 from .state import Action, Admit, Drain, Refuse, Start
 
@@ -75,19 +76,6 @@ class Unload:
     model: str
 
 
-class ModelReport(msgspec.Struct, frozen=True):
-    """One model as `/running` shows it. `seconds`: in this state. `load_seconds`: of the last load. `memory`: bytes."""
-
-    model: str
-    state: str
-    seconds: float
-    running: int
-    waiting: int
-    load_seconds: float | None = None
-    memory: int = 0
-    error: str = ""
-
-
 class OnDemandStatistics(msgspec.Struct, frozen=True):
     """Models that are ready and that load; requests that wait for one and that run; what was begun, and what failed."""
 
@@ -127,7 +115,9 @@ class ModelKeeper(Actor):
     async def started(self) -> None:
         """Begin to look at time; decide from now on, if it is our turn."""
         self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
         self.core = OnDemand(self._settings, self._budget, self.context.random, self._now())
+        self.published = ModelReports(self.core, self._now)
         self._locks = {name: asyncio.Lock() for name in self._settings}
         self.core.decides = False
         if self._first():
@@ -138,7 +128,7 @@ class ModelKeeper(Actor):
         """Find what runs already, and load what is configured so."""
         self.core.decides = True
         for name, one in self._settings.items():
-            pool = await self._asking(self._workers.pool(one.component))
+            pool = await _asking(self._workers.pool(one.component))
             if isinstance(pool, Pool) and pool.wanted:
                 self._do(self.core.found(self._now(), name))
             elif isinstance(pool, Pool) and pool.replicas:
@@ -196,27 +186,9 @@ class ModelKeeper(Actor):
 
     # Published for reading.
 
-    def reports(self) -> list[ModelReport]:
-        """All models, as they are configured."""
-        return [self.report(name) for name in self.core.models]
-
-    def report(self, name: str) -> ModelReport:
-        """One model."""
-        one = self.core.models[name]
-        return ModelReport(
-            name,
-            one.state,
-            round(self._now() - one.since, 3),
-            len(one.running),
-            len(one.waiting),
-            one.took and round(one.took, 3),
-            one.memory,
-            one.last_error,
-        )
-
     def statistics(self) -> OnDemandStatistics:
         """A snapshot."""
-        rows = self.reports()
+        rows = self.published.all()
         return OnDemandStatistics(
             sum(one.state == "ready" for one in rows),
             sum(one.state == "loading" for one in rows),
@@ -227,10 +199,6 @@ class ModelKeeper(Actor):
             self._failed,
         )
 
-    def estimate(self, model: str) -> float:
-        """Seconds until the model may be ready."""
-        return self.core.estimate(self._now(), model)
-
     def look_soon(self) -> None:
         """Workers or models have changed: look once for all that changes in this turn of the loop."""
         if not self._look_due and hasattr(self, "core"):
@@ -238,9 +206,6 @@ class ModelKeeper(Actor):
             self._loop.call_soon(self._look)
 
     # Carrying out.
-
-    def _now(self) -> float:
-        return self._loop.time()
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -299,7 +264,7 @@ class ModelKeeper(Actor):
         model, begun = self.core.models[name], self.core.models[name].since
         if self._locks[name].locked():
             return
-        pool = await self._asking(self._workers.pool(self._settings[name].component))
+        pool = await _asking(self._workers.pool(self._settings[name].component))
         if not isinstance(pool, Pool) or model.since != begun:
             return
         if model.state == "unloaded":
@@ -321,14 +286,14 @@ class ModelKeeper(Actor):
         async with self._locks[name]:
             if self.core.models[name].state != "loading":
                 return
-            error = await self._asking(self._workers.scale(self._settings[name].component, 1))
+            error = await _asking(self._workers.scale(self._settings[name].component, 1))
         if isinstance(error, Exception) and self.core.models[name].state == "loading":
             self._give_up(name, error.line() if isinstance(error, UserError) else str(error))
 
     async def _drain(self, name: str) -> None:
         component = self._settings[name].component
         async with self._locks[name]:
-            while isinstance(error := await self._asking(self._workers.scale(component, 0)), Exception):
+            while isinstance(error := await _asking(self._workers.scale(component, 0)), Exception):
                 log.warning("model %s could not be unloaded: %s", name, error)
                 await asyncio.sleep(AGAIN)
             end = self._now() + LISTED
@@ -336,13 +301,13 @@ class ModelKeeper(Actor):
                 await asyncio.sleep(LOOK / 10)
         self._do(self.core.unloaded(self._now(), name))
 
-    @staticmethod
-    async def _asking(answer: Awaitable[Any]) -> Any:
-        """The answer, or the error that is expected while the daemon or the network has trouble."""
-        try:
-            return await answer
-        except (DynamodError, OSError) as error:  # TimeoutError is an OSError
-            return error
+
+async def _asking(answer: Awaitable[Any]) -> Any:
+    """The answer, or the error that is expected while the daemon or the network has trouble."""
+    try:
+        return await answer
+    except (DynamodError, OSError) as error:  # TimeoutError is an OSError
+        return error
 
 
 def _failed(why: str, retry_after: float) -> Overloaded:

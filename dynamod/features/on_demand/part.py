@@ -14,8 +14,9 @@ from dynamod.ingress.base import Job, ResponseSink, Run
 from dynamod.ingress.parts import Begin, ProcessorContext
 from dynamod.message.errors import BadRequest, Internal, Overloaded, RequestError
 
-from .keeper import Claim, ModelKeeper, ModelReport, Release
+from .keeper import Claim, ModelKeeper, Release
 from .parked import ParkedModels
+from .reports import ModelReport
 from .settings import duration
 
 log = logging.getLogger("dynamod.frontend")
@@ -134,7 +135,7 @@ class ModelsOnDemand(ParkedModels):
 
     def states(self) -> Mapping[str, ModelReport]:
         """All models of `models:`."""
-        return {one.model: one for one in self.keeper.reports()} if self._names else {}
+        return {one.model: one for one in self.keeper.published.all()} if self._names else {}
 
     async def ask(self, message: Any, model: str) -> Any:
         """The keeper's reply about a model. Raises Overloaded, also when the reply does not come in time."""
@@ -142,7 +143,7 @@ class ModelsOnDemand(ParkedModels):
         try:
             return await self._ref.ask(message, timeout=timeout)
         except DeadlineExceeded:
-            after = self.keeper.estimate(model)
+            after = self.keeper.published.estimate(model)
             raise Overloaded(f"the model {model!r} was not ready within {timeout:g} s", retry_after=after) from None
         except ActorUnreachable as error:
             raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
@@ -162,7 +163,7 @@ class ModelsOnDemand(ParkedModels):
         return loading
 
     def _state(self, model: str) -> tuple[str, float]:
-        report = self.keeper.report(model)
+        report = self.keeper.published.of(model)
         return report.state, report.seconds
 
     async def _begin(self, job: Job, sink: ResponseSink, claim: Claim, begin: Begin) -> Run:

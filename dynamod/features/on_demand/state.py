@@ -90,6 +90,15 @@ class Model:
         """Whether it works, or has not had its turn: `concurrency` may have some of it wait."""
         return bool(self.running) or next(iter(self.waiting), "") in self.turn
 
+    @property
+    def content(self) -> bool:
+        """Whether no request waits for the load of the model."""
+        return self.state != "unloaded" or self.wanted_since is None
+
+    def expired(self, now: float) -> bool:
+        """Whether it has been idle for as long as it may stay."""
+        return self.open and not self.waiting and self.keep is not None and now - self.idle_since >= self.keep
+
     def enter(self, state: ModelState, now: float) -> None:
         """Come into a state; what held in the one before is over."""
         self.state, self.since = state, now

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from dynamod.message.errors import UserError
 
 if TYPE_CHECKING:
-    from dynamod.control.commands import Arguments, Commands
+    from dynamod.control.commands import Commands
+    from dynamod.control.names import Arguments
 
 
 async def planner(commands: "Commands", arguments: "Arguments") -> list[dict[str, Any]]:
@@ -21,7 +22,8 @@ async def plan(commands: "Commands", arguments: "Arguments") -> list[dict[str, A
 
 
 async def _planners(commands: "Commands", arguments: "Arguments") -> list[dict[str, Any]]:
-    from dynamod.control.commands import UNASKED, UnknownName
+    from dynamod.control.commands import UNASKED
+    from dynamod.control.names import UnknownName
 
     answers = await commands.ask("planner", arguments)
     found = [

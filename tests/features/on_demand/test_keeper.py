@@ -76,7 +76,7 @@ async def keeper(
 
 
 def states(made: ModelKeeper) -> dict[str, str]:
-    return {one.model: one.state for one in made.reports()}
+    return {one.model: one.state for one in made.published.all()}
 
 
 @virtual
@@ -124,10 +124,10 @@ async def test_a_load_that_is_given_up_is_the_error_of_who_waits() -> None:
             await ref.ask(Load("a"), timeout=60)
         await asyncio.sleep(1.0)
         assert states(made)["a"] == "unloaded"
-        assert made.reports()[0].error == "no such file"
+        assert made.published.all()[0].error == "no such file"
         workers.broken = ""
         await ref.ask(Load("a"), timeout=60)
-        assert made.reports()[0].error == ""
+        assert made.published.all()[0].error == ""
 
 
 @virtual
@@ -160,7 +160,7 @@ async def test_who_leaves_while_waiting_leaves_nothing() -> None:
         claim.left = True
         ref.send_nowait(Release(claim))
         await asyncio.sleep(10.0)
-        assert (made.reports()[0].waiting, made.reports()[0].running) == (0, 0)
+        assert (made.published.all()[0].waiting, made.reports()[0].running) == (0, 0)
         assert states(made) == {"a": "unloaded"}
 
 

@@ -113,7 +113,7 @@ def job(model: str = "a", **fields: Any) -> Job:
 
 
 def held(made: Made) -> tuple[int, int]:
-    one = made.keeper.report("a")
+    one = made.keeper.published.of("a")
     return one.running, one.waiting
 
 
@@ -155,7 +155,7 @@ async def test_a_request_that_fails_or_whose_client_leaves_holds_nothing() -> No
             await waiting
         await asyncio.sleep(0.1)
         assert held(made) == (0, 0)
-        assert (made.keeper.report("b").running, made.keeper.report("b").waiting) == (0, 0)
+        assert (made.keeper.published.of("b").running, made.keeper.published.of("b").waiting) == (0, 0)
 
 
 @virtual

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dynamod.features.on_demand import room
 from dynamod.features.on_demand.core import OnDemand
 from tools.sim.ondemand import draw_on_demand
 from tools.sim.run import simulate
@@ -21,12 +22,12 @@ def drawn(shape: Shape, first: int = 0) -> Iterator[int]:
 
 def forgets_who_loads(patch: pytest.MonkeyPatch) -> None:
     """A model that is being loaded takes nothing of the budget."""
-    fits = OnDemand._fits
+    fits = room.fits
 
-    def without(self: OnDemand, models: Any) -> bool:
-        return fits(self, [one for one in models if one.state != "loading"])
+    def without(models: Any, budget: Any) -> bool:
+        return fits([one for one in models if one.state != "loading"], budget)
 
-    patch.setattr(OnDemand, "_fits", without)
+    patch.setattr(room, "fits", without)
 
 
 def forgets_who_runs(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,69 @@
+"""The node in its cluster: the bridge to etcd, other machines of the same name."""
+
+import asyncio
+import logging
+from typing import Any
+
+from dynamod.actor import Backoff, Policy, Spec, System
+from dynamod.discovery.etcd.bridge import EtcdBridge
+from dynamod.discovery.etcd.client import library
+from dynamod.discovery.memory import MemoryRegistry
+
+from .cluster import Cluster, cluster_of
+from .names import watch_namesakes
+
+log = logging.getLogger("dynamod.daemon")
+
+ALWAYS = Policy(intensity=2**31)
+"""Of the bridge to etcd: it is started again for ever, and the node goes on without it meanwhile."""
+
+
+class Membership:
+    """`settings`: where etcd and NATS are; a node alone until `find`."""
+
+    def __init__(self, registry: MemoryRegistry) -> None:
+        self._registry = registry
+        self.settings = Cluster()
+        self._bridge: EtcdBridge | None = None
+        self._namesakes: set[str] = set()  # other machines of our name
+
+    async def find(self) -> None:
+        """Read the environment, or look for servers at their usual ports. Raises UserError."""
+        self.settings = await asyncio.to_thread(cluster_of)
+        if self.settings.etcd is not None:
+            library()  # without it nothing starts
+
+    @property
+    def parts(self) -> list[str]:
+        """Paths of the actors that serve the cluster, for the watchdog."""
+        return ["cluster/etcd"] if self.settings.etcd is not None else []
+
+    async def join(self, system: System, name: str, lease: int) -> None:
+        """Exchange keys with other nodes, where there is a cluster. `lease`: of the keys of the node itself."""
+        if (etcd := self.settings.etcd) is None:
+            return
+        where = "found at the usual ports of this machine" if self.settings.found else "as named"
+        endpoints = ", ".join(map(str, etcd.endpoints))
+        log.info("this node is %s in the cluster of etcd at %s (%s)", name, endpoints, where)
+        self._namesakes = watch_namesakes(self._registry, name, lease)
+
+        def bridge() -> EtcdBridge:
+            self._bridge = EtcdBridge(self._registry, etcd)
+            return self._bridge
+
+        supervisor = await system.supervisor("cluster", ALWAYS)
+        supervisor.start_child(Spec("etcd", bridge, backoff=Backoff()))
+
+    def facts(self) -> dict[str, Any] | None:
+        """How this node is joined to others; None when it is alone."""
+        if self.settings.etcd is None and not self.settings.nats:
+            return None
+        etcd = self._bridge.inspection() if self._bridge is not None else {}
+        return {
+            "etcd": etcd.get("endpoint", ""),
+            "connected": bool(etcd.get("connected")),
+            "error": str(etcd.get("last_error", "")) if not etcd.get("connected") else "",
+            "nats": self.settings.nats.get("NATS_SERVER", "").rpartition("@")[2],
+            "foreign_keys": self._registry.statistics().foreign,
+            "namesakes": len(self._namesakes),
+        }
