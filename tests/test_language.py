@@ -14,8 +14,8 @@ BANNED = re.compile(
 )
 """A noun says more, and a reader need not guess which one is meant."""
 
-DONE = ("compat", "discovery", "extension", "features", "graph", "http", "message", "migration", "observe", "parsers")
-DONE += ("preprocess", "sdk", "structured", "transport")
+DONE = ("actor", "cli", "compat", "control", "daemon", "discovery", "extension", "features", "graph", "http", "message")
+DONE += ("migration", "observe", "parsers", "preprocess", "runtime", "sdk", "structured", "transport")
 """Packages without such words. A package that is rewritten joins this list; none leaves it."""
 
 LATER = ("features/planner",)

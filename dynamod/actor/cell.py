@@ -41,7 +41,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Control: take no more messages, finish what is there, then end normally."""
+    """Control: take no more messages, finish the messages in the mailbox, then end normally."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Cell:
         self.state: ActorState = "Starting"
         self.mailbox: Mailbox[Envelope, Envelope | Stop | Drain] = Mailbox(actor.mailbox_capacity)
         self.reason: Reason | None = None
-        self.ready = asyncio.Event()  # set when Ready, and when dead, so that nobody waits for ever
+        self.ready = asyncio.Event()  # set when Ready, and when dead, so that no waiter waits without end
         self.was_ready = False
         self.gone = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -205,7 +205,7 @@ class Cell:
             else:
                 envelope = message or control
                 assert envelope is not None
-                if type(envelope.message) in self.actor.receivers:  # a death notice may come to who has no receiver
+                if type(envelope.message) in self.actor.receivers:  # a death notice may have no receiver
                     await self._handle(envelope)
 
     def _draining(self) -> bool:

@@ -201,7 +201,7 @@ class Supervisor(Actor):
         cell = self._cells[name]
         await cell.ready.wait()
         if name in self._stopping or self._cells.get(name) is not cell:
-            return  # somebody ends or replaces it on purpose
+            return  # it is ended or replaced on purpose
         if cell.state == "Stopped" and isinstance(cell.reason, Crashed) and self.context.cell.state == "Starting":
             raise cell.reason.error
 

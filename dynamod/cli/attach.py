@@ -47,7 +47,7 @@ def attach_early(argv: Sequence[str], kinds: Sequence[str]) -> None:
 
 
 def leave_early() -> None:
-    """Called when the command ends: a daemon that was forked for it, and that nobody can know yet, ends too."""
+    """Called when the command ends: a daemon that was forked for it and is still unknown to others ends too."""
     global _early
     early, _early = _early, None
     if early is None:

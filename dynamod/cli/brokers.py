@@ -131,7 +131,7 @@ def up(
 
 
 def down(folder: Path, *, purge: bool = False) -> list[Server]:
-    """End the servers that were started with this data folder; returns those that ran. `purge` removes the data."""
+    """End the servers that were started with this data folder; returns the ended servers. `purge` removes the data."""
     folder = folder.absolute()
     servers = running(folder)
     for server in servers:
@@ -172,7 +172,7 @@ def _binary(name: str) -> str:
 
 
 def port_problem(host: str, port: int) -> str:
-    """Why nobody can listen there; empty when somebody can."""
+    """Why a server cannot listen there; empty when it can."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

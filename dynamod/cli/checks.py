@@ -168,7 +168,7 @@ def limits() -> Finding:
 
 
 def place(explicit: str | None) -> Finding:
-    """The control socket's folder: whether we may create it, and who else may."""
+    """The control socket's folder: whether this user may create it, and which other users may."""
     try:
         path = choose_socket(explicit)
     except UserError as error:
@@ -176,7 +176,7 @@ def place(explicit: str | None) -> Finding:
     mode = path.parent.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         mend = f"chmod o-w {path.parent}, or name another with --socket"
-        return Finding("socket", "fail", f"everybody may replace files in {path.parent}", mend)
+        return Finding("socket", "fail", f"every user may replace files in {path.parent}", mend)
     return Finding("socket", "ok", f"{path} can be used")
 
 
@@ -301,7 +301,7 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
         transport = TransportSelector(
             "doctor",
             "",
-            lambda path, _request, reply: reply.failed("NotFound", f"nobody serves {path} here"),
+            lambda path, _request, reply: reply.failed("NotFound", f"{path} is not served here"),
             owner.context.task,
         )
         transport.welcome(known.daemon)
@@ -312,19 +312,21 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
             for place, card in sorted(known.cards.items()):
                 if (instance := known.instances.get(place)) is None:
                     continue
-                who = f"{instance.process or place} on {instance.node} ({card.name})"
-                other, known_card = first.setdefault(card.name, (who, card))
+                worker = f"{instance.process or place} on {instance.node} ({card.name})"
+                other, known_card = first.setdefault(card.name, (worker, card))
                 if disagree(card, known_card):
-                    text = f"{who} and {other} differ in tokenizer, template or context length: requests go to one kind"
+                    text = (
+                        f"{worker} and {other} differ in tokenizer, template or context length: requests go to one kind"
+                    )
                     yield Finding("workers", "fail", text, "give both the same files and settings, or one another name")
                 begun = time.monotonic()
                 if await describe(transport, instance) is None:
                     mend = f"see dynamo ps and dynamo logs on {instance.node}"
                     if instance.node != known.daemon.node and transport.connection is None:
                         mend = "set NATS_SERVER for the daemon here: that node is only reached over NATS"
-                    yield Finding("workers", "fail", f"{who} does not answer", mend)
+                    yield Finding("workers", "fail", f"{worker} does not answer", mend)
                     continue
-                yield Finding("workers", "ok", f"{who} answers in {(time.monotonic() - begun) * 1000:.1f} ms")
+                yield Finding("workers", "ok", f"{worker} answers in {(time.monotonic() - begun) * 1000:.1f} ms")
                 if (finding := await asyncio.to_thread(tokenizer, card)) is not None:
                     yield finding
         finally:

@@ -67,7 +67,7 @@ class Request:
 
 
 def serve(request: Request, socket: str | None, verbose: int) -> int:
-    """Serve in the daemon of this node until the user, or somebody else, ends it; returns the exit code.
+    """Serve in the daemon of this node until the user, or another command, ends it; returns the exit code.
 
     Raises UserError.
     """
@@ -266,7 +266,7 @@ class _Foreground:
             self._fail(error.line())
         except OSError as error:
             leave_stdout()
-            if isinstance(error, BrokenPipeError):  # `dynamo-run ... | head`: who reads has enough
+            if isinstance(error, BrokenPipeError):  # `dynamo-run ... | head`: the reader has enough
                 self._leave(0)
             else:
                 self._fail(f"the answer cannot be written: {error.strerror or error}")

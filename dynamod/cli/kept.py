@@ -66,7 +66,7 @@ class KeptGraphs:
             self._write(node)  # in the form of this release
 
     def _write(self, node: "Node") -> None:
-        """Write down the graphs that were handed over, so that they come back; also those that cannot start now."""
+        """Write down the graphs that were handed over, so that they come back; also graphs that cannot start now."""
         file = self._file
         if file is None or not self._writes:
             return

@@ -51,7 +51,7 @@ class Lines:
         self.release()
 
     def release(self, told: Iterable[str] = ()) -> None:
-        """Print the errors that wait, but those that say one of `told`: now, or of an earlier call."""
+        """Print the errors that wait, except errors with one of the texts `told`: now, or of an earlier call."""
         errors, self._errors = self._errors, []
         self._told += tuple(filter(None, told))
         for record in errors:

@@ -72,7 +72,7 @@ def _dynamo_run(argv: Sequence[str]) -> int:
     if argv:
         worker_only = any(word.startswith(("in=dyn", "in=none")) for word in argv)
         ingress_only = any(word in ("out=auto", "out=dyn") for word in argv)
-        other = any(word.partition("=")[0] == "--python" for word in argv)  # a spare worker of ours would serve nobody
+        other = any(word.partition("=")[0] == "--python" for word in argv)  # no spare worker of ours
         needed = {"ingress": not worker_only, "worker": not ingress_only and not other}
         kinds = tuple(kind for kind, wanted in needed.items() if wanted)
         _attach(argv, kinds, ("--dry-run", "--show-completion"))
@@ -105,7 +105,7 @@ def _attach(argv: Sequence[str], kinds: Sequence[str], without: Collection[str] 
 
 
 def _end(code: int) -> NoReturn:
-    """End the process, also when somebody has stopped to read what it prints."""
+    """End the process, also when the output is not read any more."""
     backlog = sys.modules.get("dynamod.observe.backlog")
     if backlog is not None and not backlog.written():
         os._exit(code)
@@ -164,7 +164,7 @@ def _check_variables() -> None:
 
 
 def _mistake(line: str, code: int) -> int:
-    """Print the line that ends the command; who reads it may press Ctrl-C before the interpreter has ended."""
+    """Print the line that ends the command; the user may press Ctrl-C at it before the interpreter has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     print(f"error: {line}", file=sys.stderr)
     return code

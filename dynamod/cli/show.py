@@ -32,7 +32,7 @@ def decision(record: dict[str, Any], width: int | None = None) -> str:
 
     A table that is wider than `width` does without the terms that are 0 for all, then without the weights.
     """
-    weights: dict[str, float] = record["weights"] or {}  # none where nobody asks for costs
+    weights: dict[str, float] = record["weights"] or {}  # none where the policy has no costs
     used = [name for name in weights if any(f"{one['terms'][name]:.2f}" != "0.00" for one in record["candidates"])]
     forms = [
         {name: f"{name.upper()} x{weight:g}" for name, weight in weights.items() if _says(name, record["candidates"])},
@@ -93,7 +93,7 @@ def _peer(record: dict[str, Any]) -> str:
 
 
 def _candidates(record: dict[str, Any], terms: Mapping[str, str]) -> str:
-    """`terms`: those that are shown, with their heads."""
+    """`terms`: the shown terms, with their heads."""
     total = bool(record["weights"])
     rows = []
     for one in sorted(record["candidates"], key=lambda one: one["total"]):
@@ -180,11 +180,11 @@ def status(value: dict[str, Any]) -> str:
         lines.append(f"  cluster: {etcd}{state}, {'NATS ' + cluster['nats'] if cluster['nats'] else 'no NATS'}")
     for graph in value["graphs"]:
         where = " ".join(graph.get("urls", ()))
-        who = f"({graph['session']})" if graph.get("session") else ""
+        session = f"({graph['session']})" if graph.get("session") else ""
         state = f"failed: {graph['error']}" if graph.get("error") else "ready" if graph["ready"] else "not ready"
         told = "models" in graph and not graph.get("error")  # an older daemon does not say them
         serves = f"serves {_some(graph['models']) or 'no model'}" if told else ""
-        lines.append(" ".join(filter(None, [f"  {graph['name']}: {state}", where, serves, who])))
+        lines.append(" ".join(filter(None, [f"  {graph['name']}: {state}", where, serves, session])))
     if not value["graphs"]:
         lines.append("  no graphs; start one with dynamo serve --detach")
     for problem in value["problems"]:
@@ -227,4 +227,4 @@ _FORMS: dict[str, Callable[[Any, int | None], str]] = {
     "explain": lambda records, width: "\n\n".join(decision(record, width) for record in records),
     "inspect": lambda entries, _width: actors(entries),
 }
-"""How the answer of a command looks at a width; None: nobody knows how wide."""
+"""How the answer of a command looks at a width; None: the width is unknown."""

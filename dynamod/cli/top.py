@@ -67,7 +67,7 @@ class _Live:
         self._trouble = ""
 
     async def run(self) -> None:
-        """Draw until somebody presses q. Raises UserError when no daemon answers at the start."""
+        """Draw until the user presses q. Raises UserError when no daemon answers at the start."""
         from rich.console import Console
         from rich.live import Live
 

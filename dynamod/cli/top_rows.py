@@ -115,7 +115,7 @@ class Vitals(msgspec.Struct, frozen=True):
 
 
 class Look(Daemon, frozen=True):
-    """What `GET /v1/top` has answered: rows of `ps`; leases and vitals by pid; `statistics` of those that answer."""
+    """What `GET /v1/top` has answered: rows of `ps`; leases and vitals by pid; `statistics` of answering processes."""
 
     at: float = 0.0
     rows: list[dict[str, Any]] = []
@@ -141,7 +141,7 @@ def top(now: Look, before: Look | None = None) -> Top:
 
 
 def remembering(view: Top, last: Top) -> Top:
-    """The view with the percentiles of the last one where nothing has come in the interval: for people who look."""
+    """The view with the percentiles of the last one where the interval has no request, for the eye."""
     known = {(row.process, row.pid): row.ingress for row in last.processes}
 
     def remembered(row: ProcessRow) -> ProcessRow:

@@ -64,7 +64,7 @@ def _shown(column: Column, rows: Sequence[ProcessRow]) -> bool:
 
 
 def _fitting(columns: Sequence[Column], wide: Mapping[str, int], width: int) -> Sequence[Column]:
-    """Without those that are kept least; some are kept always."""
+    """Without the columns of the lowest rank; some columns always stay."""
     while sum(wide[one.title] + GAP for one in columns) - GAP > width:
         last = min(columns, key=lambda column: column.keep)
         if last.keep >= ALWAYS:

@@ -52,7 +52,7 @@ def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
 
 
 class OwnFlags:
-    """The arguments of an engine as flags of a parser, but for those that the parser has already. `shown`: add them.
+    """The arguments of an engine as flags of a parser, except flags that the parser has already. `shown`: add them.
 
     `asked`: the words ask for help, which does not need the engine.
     """

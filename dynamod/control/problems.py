@@ -74,8 +74,8 @@ def of_nodes(items: Iterable[tuple[str, bytes]]) -> Iterator[Problem]:
     for key, value in items:
         one = decoded(key, value, Instance, any_release=True)
         if one is not None and not works_with(one.protocol, one.since):
-            who = f"{one.process or one.path} on {one.node or 'an unknown node'}"
-            text = f"{who} speaks protocol {one.protocol} and works with protocols from {one.since} on"
+            subject = f"{one.process or one.path} on {one.node or 'an unknown node'}"
+            text = f"{subject} speaks protocol {one.protocol} and works with protocols from {one.since} on"
             mend = "upgrade this node" if one.since > PROTOCOL else f"upgrade {one.node or 'that node'}"
             yield Problem(f"{text}; this node speaks {PROTOCOL} and asks that worker nothing", mend)
 

@@ -59,7 +59,7 @@ class GraphRunner:
         self.node, self.name, self.graph = node, name, graph
         self.origin, self.session, self.kept = origin, session, kept
         self.grace = grace if grace is not None else IN_TERMINAL if session else node.graphs.grace
-        self.memos: dict[str, object] = {}  # what processes leave to those that follow them, by component
+        self.memos: dict[str, object] = {}  # what processes leave to their successors, by component
         self.by_hand = Counter[str]()  # changes of the number of replicas, or of roles, without a planner's order
         self.groups: dict[str, Running] = {}
         self.supervised = Processes(node, name)
@@ -153,7 +153,7 @@ class GraphRunner:
     async def restart(self, component: str, *, drain: bool = True, timeout: float = FINISH) -> None:
         """Restart the processes of a component, one after the other, each when the one before is Ready.
 
-        Who listens for clients is replaced when its successor listens. `timeout`: seconds that open streams get to
+        A listening process is replaced when its successor listens. `timeout`: seconds that open streams get to
         finish. Raises UserError when one does not come up.
         """
         for running in self._of(component):
@@ -220,7 +220,7 @@ class GraphRunner:
     async def change(self, graph: Graph, timeout: float = FINISH) -> None:
         """Become `graph` with the fewest restarts: only process groups that differ are drained and started anew.
 
-        Replicas follow one after the other. Who listens at the same place keeps its socket, so no connection is
+        Replicas follow one after the other. A process with the same address keeps its socket, so no connection is
         refused. Raises UserError with nothing changed when ports or GPUs cannot be had.
         """
         async with contextlib.AsyncExitStack() as locks:

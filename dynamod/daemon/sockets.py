@@ -33,20 +33,20 @@ def hosts_of(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for one in given if (name := str(one).strip()))) or (LOOPBACK,)
 
 
-def listen(hosts: Sequence[str], port: int, who: str, owner: Callable[[int], str] = port_owner) -> Sockets:
+def listen(hosts: Sequence[str], port: int, subject: str, owner: Callable[[int], str] = port_owner) -> Sockets:
     """Sockets that listen at all of these hosts with one port; 0 takes a port that is free at each.
 
-    `owner`: says who listens on a port, empty when that is not known.
+    `owner`: names the listener of a port, empty when that is not known.
     Raises UserError that says what to do when the port cannot be had.
     """
-    places = list(dict.fromkeys(place for host in hosts for place in _places(host, who)))
+    places = list(dict.fromkeys(place for host in hosts for place in _places(host, subject)))
     attempts = PORT_ATTEMPTS if port == 0 and len(places) > 1 else 1
     for attempt in range(1, attempts + 1):
         with contextlib.ExitStack() as undo:
             found, chosen = list[socket.socket](), port
             try:
                 for place in places:
-                    if (sock := _bound(place, chosen, who, owner, alone=len(places) == 1)) is not None:
+                    if (sock := _bound(place, chosen, subject, owner, alone=len(places) == 1)) is not None:
                         undo.callback(sock.close)
                         found.append(sock)
                         chosen = sock.getsockname()[1]
@@ -68,7 +68,7 @@ class _Place:
     optional: bool = False
 
 
-def _places(host: str, who: str) -> list[_Place]:
+def _places(host: str, subject: str) -> list[_Place]:
     if host == LOOPBACK:
         return [
             _Place(socket.AF_INET, ("127.0.0.1", 0)),
@@ -78,11 +78,11 @@ def _places(host: str, who: str) -> list[_Place]:
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{who} cannot listen on '{host}': {reason}", "check `host`") from None
+        raise UserError(f"{subject} cannot listen on '{host}': {reason}", "check `host`") from None
     return [_Place(family, address)]
 
 
-def _bound(place: _Place, port: int, who: str, owner: Callable[[int], str], *, alone: bool) -> socket.socket | None:
+def _bound(place: _Place, port: int, subject: str, owner: Callable[[int], str], *, alone: bool) -> socket.socket | None:
     """A socket that listens; None where the machine lacks an optional address. Raises UserError."""
     host = place.address[0]
     sock: socket.socket | None = None
@@ -102,12 +102,14 @@ def _bound(place: _Place, port: int, who: str, owner: Callable[[int], str], *, a
         if error.errno == errno.EADDRINUSE:
             by = f" by {found}" if (found := owner(port)) else ""
             raise UserError(
-                f"{who} cannot listen: port {port} is in use{by}",
+                f"{subject} cannot listen: port {port} is in use{by}",
                 "choose another port or stop its owner",
             ) from None
         if error.errno == errno.EACCES:
-            raise UserError(f"{who} may not listen on port {port}", "choose a port above 1023") from None
-        raise UserError(f"{who} cannot listen on {host} port {port}: {error.strerror}", "check host and port") from None
+            raise UserError(f"{subject} may not listen on port {port}", "choose a port above 1023") from None
+        raise UserError(
+            f"{subject} cannot listen on {host} port {port}: {error.strerror}", "check host and port"
+        ) from None
 
 
 TlsFiles = tuple[str, str] | None

@@ -155,7 +155,7 @@ class ProcessContext:
         return self._view
 
     def follow_exits(self) -> None:
-        """Hear at once of processes that end on other nodes. Whoever opens streams calls this."""
+        """Hear at once of processes that end on other nodes. A component that opens streams calls this."""
         if not self._follows:
             self._follows = True
             self.registry.watch(EXITED, self.transport.exited)
@@ -240,7 +240,7 @@ class ComponentContext:
         return Address(self.namespace, self.component, endpoint)
 
     def serve(self, endpoint: str, ref: Ref, make: Make = Job) -> None:
-        """Send requests for the endpoint to `ref`; nobody knows of it before `publish`."""
+        """Send requests for the endpoint to `ref`; it is unknown to others before `publish`."""
         self.process_context.endpoints.add(str(self.address(endpoint)), ref, make)
 
     async def announce(self, endpoint: str, ref: Ref, card: ModelCard | None = None, *, static: bool = False) -> None:
@@ -316,15 +316,15 @@ class ComponentContext:
             ours = there is not None and there.process.startswith(graph)
             if ours and not (elsewhere and graph.startswith(MADE_UP)):
                 continue
-            who = "another worker" if there is None or not there.process else there.process
+            other_worker = "another worker" if there is None or not there.process else there.process
             where = f" on {there.node}" if there is not None and elsewhere else ""
             raise UserError(
-                f"the model name {card.name!r} is taken: {who}{where} serves it {_difference(card, other)}",
+                f"the model name {card.name!r} is taken: {other_worker}{where} serves it {_difference(card, other)}",
                 "give this one another name: --model-name or served_model_name",
             )
 
     async def _publish_static(self, address: Address, card: ModelCard | None) -> None:
-        """Raises UserError when somebody serves there already: on this node, or, asked at the address, elsewhere."""
+        """Raises UserError when another process serves there already: on this node, or elsewhere (it is asked)."""
         process_context, transport = self.process_context, self.process_context.transport
         known: set[str] = set()
         await process_context.caught_up(f"{STATIC}{place_of(address)}/", lambda key, _value: known.add(key))

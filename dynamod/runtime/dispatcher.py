@@ -25,14 +25,14 @@ class EndpointDispatcher:
         self._places[path] = (ref, make)
 
     def remove(self, path: str) -> None:
-        """Nobody serves the endpoint here any more."""
+        """The endpoint is not served here any more."""
         self._places.pop(path, None)
 
     def receive(self, endpoint: str, request: Request, reply: Reply) -> None:
-        """See transport.base.Receive. What nobody takes is refused in a way that lets the sender try elsewhere."""
+        """See transport.base.Receive. A request without a receiver is refused so that the sender may try elsewhere."""
         place = self._places.get(endpoint)
         if place is None:
-            reply.failed("Overloaded", f"nobody serves {endpoint} here", retry=True)
+            reply.failed("Overloaded", f"{endpoint} is not served here", retry=True)
             return
         ref, make = place
         try:

@@ -156,7 +156,7 @@ class CallOut:
         self._context.on_stop(self.leave)
 
     def lost(self, why: str) -> None:
-        """The instance does not answer any more: nobody knows what it has done of the call."""
+        """The instance does not answer any more: it is unknown how much of the call it has done."""
         if self._sink is not None and not self._left:
             self._sink.lost(why)
             self._cancel()
@@ -176,7 +176,7 @@ class CallOut:
             outbound.cancel()
 
     def forgotten(self) -> None:
-        """Nobody holds the answer any more; called from wherever that is noticed."""
+        """The answer has no holder any more; called from wherever that is noticed."""
         if self._outbound is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.leave)
 

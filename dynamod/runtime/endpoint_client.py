@@ -38,7 +38,7 @@ class Client:
         self._calls: WeakSet[CallOut] = WeakSet()
 
     async def open(self) -> Self:
-        """Look at the registry: what is there now is known when this returns."""
+        """Look at the registry: its present instances are known when this returns."""
         process_context, place = self._process_context, place_of(self._address)
         if self._is_static:
             await process_context.caught_up(f"{STATIC}{place}/", keep(self._static, Instance))

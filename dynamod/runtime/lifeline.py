@@ -45,7 +45,7 @@ def receive_plan(sock: socket.socket) -> tuple[bytes, list[int]]:
         parts.append(part)
         missing -= len(part)
     if not parts or missing:
-        raise SystemExit(0)  # nobody needs us
+        raise SystemExit(0)  # the process has no task
     return b"".join(parts), list(fds)
 
 

@@ -60,7 +60,7 @@ class OpenCalls:
         self._idle.set()
 
     def fail(self, reason: Reason) -> None:
-        """The actor ends: so does what is open. Nobody repeats a call: the handler may have done half of it."""
+        """The actor ends, and its open calls end. No call is repeated: the handler may have done half of it."""
         self._calls.stop()
         for reply in list(self._open):
             reply.failed("EngineFailed", f"{self._path} ended ({reason})")

@@ -8,7 +8,7 @@ from dynamod.message.errors import UserError
 
 
 def own_folder(path: Path) -> None:
-    """Make a folder that nobody else can write into, or check one that is there.
+    """Make a folder that only its owner can write into, or check an existing folder.
 
     Raises PermissionError when it is a link, belongs to another user, or others may write into it.
     """
@@ -48,5 +48,5 @@ def check_socket(path: Path) -> None:
     if owner in (0, os.getuid()):
         return
     if any(folder.st_mode & 0o022 or folder.st_uid not in (0, os.getuid()) for folder in above):
-        text = f"the socket {path} belongs to user {owner}, who may have put it in the place of a daemon's"
+        text = f"the socket {path} belongs to user {owner} and may imitate the socket of a daemon"
         raise UserError(text, "name your daemon's with --socket")

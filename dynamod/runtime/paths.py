@@ -27,7 +27,7 @@ def socket_candidates(explicit: str | None = None, environ: Mapping[str, str] = 
 
 
 def private_socket() -> Path:
-    """The fallback of a user who may write none of the usual places."""
+    """The fallback of a user without write access to the usual places."""
     return Path(tempfile.gettempdir()) / f"dynamod-{os.getuid()}" / "dynamod.sock"
 
 
@@ -58,7 +58,7 @@ def link_path(socket: Path) -> Path:
 
 
 def lock_path(socket: Path) -> Path:
-    """The lock that says who holds the node."""
+    """The lock that names the daemon of the node."""
     return socket.with_name(socket.name + ".lock")
 
 

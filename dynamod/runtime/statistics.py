@@ -1,4 +1,4 @@
-"""What a process counts, made when somebody asks: metric families for scrapes, plain numbers for `dynamo top`.
+"""The counts of a process, made on demand: metric families for scrapes, plain numbers for `dynamo top`.
 
 Names begin with `dynamod_` (or are the original's), every sample has the label `process`:
 `dynamod_actor_mailbox_depth`, `dynamod_processor_flights`, `dynamod_inbox_frames_total`, ...
@@ -32,7 +32,7 @@ PREFIX = "dynamod_"
 
 
 class DeadLetters(msgspec.Struct, frozen=True):
-    """Messages that nobody read."""
+    """Messages without a reader."""
 
     dead_letters_total: int
 

@@ -54,7 +54,7 @@ async def test_a_request_goes_where_it_belongs_or_is_refused_for_another_try() -
         await system.ready(ref, timeout=1)
         nobody = Reader()
         endpoints.receive("a.b.c", Call("0"), nobody)  # type: ignore[arg-type]
-        assert nobody.ended == ("Overloaded", "nobody serves a.b.c here", True)
+        assert nobody.ended == ("Overloaded", "a.b.c is not served here", True)
 
         endpoints.add("a.b.c", ref)
         endpoints.add("a.b.special", ref, Special)

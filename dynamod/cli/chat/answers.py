@@ -38,7 +38,7 @@ class InOrder(Generic[Item]):
             await self._moved.wait()
 
     def put(self, number: int, item: Item) -> None:
-        """Write the item, and those that waited for it; or keep it until the ones before it are there."""
+        """Write the item, and the items that waited for it; or keep it until the ones before it are there."""
         self._waiting[number] = item
         while self._next in self._waiting:
             self._write(self._waiting.pop(self._next))

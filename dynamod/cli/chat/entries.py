@@ -99,7 +99,7 @@ def read(files: Sequence[Path]) -> list[Job]:
 
 
 def has_answers(job: Job) -> bool:
-    """Whether somebody has written into its output."""
+    """Whether a program has written into its output."""
     try:
         return job.output.stat().st_size > 0
     except OSError:

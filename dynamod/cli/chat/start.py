@@ -44,7 +44,7 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
     flags.http_host, flags.http_port, flags.api_key = loopback(), 0, key
     wanted = flags.model_name or ""
     if arguments.output in ("auto", "dyn"):
-        flags.model_name = None  # which of those that are found
+        flags.model_name = None  # which of the found models
     fields: dict[str, Any] = {"max_completion_tokens": MAX_TOKENS, "temperature": TEMPERATURE}
     if file := getattr(flags, "request_template", None):
         fields |= template(file)

@@ -22,13 +22,13 @@ class Processes:
         self._registry = registry
 
     async def pool(self, component: str) -> Pool:
-        """Those that there are."""
+        """The processes of the component."""
         return msgspec.convert(await self._registry.ask("pool", {"component": component}, timeout=ASK), Pool)
 
     async def scale(
         self, component: str, replicas: int, *, leave: Collection[int] = (), finish: float = FINISH
     ) -> None:
-        """Run so many; returns when those that go have ended. `leave`: go first, by number.
+        """Run so many; returns when the processes that leave have ended. `leave`: numbers that leave first.
 
         `finish`: seconds that their open streams get.
         """

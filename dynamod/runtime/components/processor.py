@@ -91,7 +91,7 @@ class ProcessorComponent(Processor):
         self.context.task(static.run(), "static workers")
 
     def _static_instances(self) -> list[Instance]:
-        """Who may be there: what stands in the node's registry, and the address on other nodes."""
+        """Processes that may exist: entries of the node's registry, and the address on other nodes."""
         assert self._only is not None
         elsewhere = self._ctx.process_context.static_instance(self._only)
         return list(self._static_here.values()) or ([elsewhere] if elsewhere is not None else [])

@@ -157,7 +157,7 @@ class WorkerComponent(Worker):
         given = {name: value for name in names if (value := getattr(self._settings, name)) not in AUTO}
         self._card = card = msgspec.structs.replace(card, **given)
         self._ctx.pool = PREFILL if self.role == PREFILL else ""
-        if self._announced and not self._static:  # else whoever asks it learns of it
+        if self._announced and not self._static:  # else the next request learns of it
             self._ctx.publish(self._endpoint, card)
             self._ctx.publish(LOAD_METRICS)
 
@@ -169,7 +169,7 @@ class WorkerComponent(Worker):
         """`role`, `timeout`, `expected_epoch`, as `Switch` has them. Raises UserError, DynamodError."""
         message = Switch.of(arguments)
         if self._static:
-            raise UserError("a static worker keeps its role: nobody would be told of another")
+            raise UserError("a static worker keeps its role: frontends would not hear of another role")
         try:
             return msgspec.to_builtins(await self.context.ref.ask(message, timeout=message.timeout + SWITCH))
         except ActorError as error:
