@@ -86,7 +86,7 @@ def differs(shown: Block, printed: str) -> str:
             return f"no JSON: {printed}"
     there = [plain(line).strip() for line in printed.splitlines()]
     lacks = [line for line in shown.text.splitlines() if not any(is_shown(line, one) for one in there)]
-    return "\n".join(["these lines are not printed:", *lacks, "but:", printed]) if lacks else ""
+    return "\n".join(["these lines are not printed:", *lacks, "but:", printed[-1500:]]) if lacks else ""
 
 
 class Reader(Shell):

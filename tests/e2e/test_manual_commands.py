@@ -15,6 +15,9 @@ PAGES = sorted(page for folder in ("how-to", "operate") for page in DOCS.glob(f"
 RUN = [page for page in PAGES if any(block.kind == "sh" for block in blocks_of(page.read_text()))]
 
 NOT_RUN = {
+    "journalctl -u dynamod -f -o cat": "systemd",
+    "/opt/dynamod/bin/pip install -U '/path/to/dynamod[mistralrs]'": "systemd; test_upgrade.py upgrades a package beneath a daemon",
+    "dynamo-run in=http out=llamacpp model.gguf --lora german=german.gguf --lora sql=sql.gguf": "llama.cpp; test_lora.py",
     "dynamo-run in=http out=llamacpp minilm -- --embeddings": "llama.cpp compiles for minutes",
 }
 """The first command of each `console` block, with what it needs that a test does not have."""
