@@ -15,14 +15,13 @@ import pytest
 from dynamod.preprocess.packaged import PACKAGED
 
 from ..hub import Hub
+from .shell import VERBS, Shell, joined, plain
 from .test_chat import piped
 
 ROOT = Path(__file__).parents[2]
 FIRST = "uv run --extra mistralrs dynamo serve graphs.agg:Frontend -f configs/agg.yaml"
 TESTS = "uv run pytest"
 ACTIVATE = "source .venv/bin/activate"
-OTHER_VERBS = {"explain", "bench", "doctor", "top", "reload"}
-VERBS = {"status", "ps", "logs", "inspect", "restart", "scale", "drain", "stop"}
 
 CHUNKS = """
 async def generate(request):
@@ -93,88 +92,7 @@ def spoken(text: str) -> str:
 
 def commands(heading: str) -> list[str]:
     """The shell commands under a heading, one per line (a backslash joins lines), without comments behind them."""
-    texts = "\n".join(blocks("bash")[heading]).replace("\\\n", " ").splitlines()
-    lines = [re.sub(r"(^|\s+)# .*", "", text).strip() for text in texts]
-    return [line for line in lines if line]
-
-
-def plain(text: str) -> str:
-    """Numbers and the width of columns are different every time."""
-    return re.sub(r"[-+ ]+", " ", re.sub(r"\d+", "0", text))
-
-
-class Shell:
-    """Runs the README's commands one after the other, with free ports in place of 8000 and 8080."""
-
-    def __init__(self, machine: Any, folder: Path) -> None:
-        self.machine, self.folder = machine, folder
-        self.ports: dict[str, int] = {}
-        self.last: Any = None  # what was started last and goes on
-        machine.env.update(RAYON_NUM_THREADS="1", DYN_TOKEN_ECHO_DELAY_MS="1")
-
-    def run(self, line: str) -> str:
-        """Run one command; returns what it printed. What serves goes on, and has said that it is ready."""
-        words = shlex.split(line)
-        while words[:2] == ["uv", "run"] or words[:1] == ["--extra"]:
-            words = words[2:]
-        folder = f"--data={self.machine.folder}/infra"
-        match words:
-            case ["dynamo", "serve", *_]:
-                return self._serve("dynamo", words[1:], "--Frontend.port", "8000")
-            case ["dynamo-run", *_]:
-                front = any(word == "in=http" for word in words)
-                return self._serve("dynamo-run", words[1:], "--http-port" if front else "", "8080")
-            case ["dynamo", "infra", "up"]:
-                done = self.machine.run("dynamo", *words[1:], folder, *self._usual_ports())
-                assert done.code == 0, done.err
-                return str(done.out)
-            case ["dynamo", "infra", "down"]:
-                return str(self.machine.run("dynamo", *words[1:], folder).out)
-            case ["dynamo", "logs", "-f", *_]:
-                follower = self.machine.start("dynamo", *words[1:])
-                self.machine.until(lambda: follower.out)
-                follower.end()
-                return str(follower.out)
-            case ["dynamo", command, *_] if command in VERBS | OTHER_VERBS:
-                done = self.machine.run("dynamo", *words[1:])
-                assert done.code == 0, done.err
-                return str(done.out)
-            case ["curl", *_]:
-                return self._curl(words[1:])
-        pytest.fail(f"README.md has a command that this test cannot run: {line}")
-
-    def _usual_ports(self) -> list[str]:
-        """Others, and a daemon is told of them: the usual ones may be in use."""
-        nats, etcd = self.machine.port(), self.machine.port()
-        self.machine.env.update(
-            DYNAMOD_CLUSTER="auto", NATS_SERVER=f"nats://localhost:{nats}", ETCD_ENDPOINTS=f"http://localhost:{etcd}"
-        )
-        return [f"--nats-port={nats}", f"--etcd-port={etcd}"]
-
-    def _serve(self, command: str, argv: list[str], flag: str, place: str) -> str:
-        if flag:
-            self.ports[place] = self.machine.port()
-            argv = [*argv, f"{flag}={self.ports[place]}"]
-        self.last = self.machine.start(command, *argv, cwd=self.folder)
-        url = self.last.ready()
-        assert url == (f"http://localhost:{self.ports[place]}" if flag else "")
-        return str(self.last.out)
-
-    def _curl(self, words: list[str]) -> str:
-        def place(word: str) -> str:
-            for known, port in self.ports.items():
-                word = re.sub(rf"^(localhost|http://localhost):{known}/", rf"\1:{port}/", word)
-            if "$(dynamo status --socket-path)" in word:
-                word = word.replace("$(dynamo status --socket-path)", self.run("dynamo status --socket-path").strip())
-            return word
-
-        argv = [place(word) for word in words]
-        assert not any(re.search(r"localhost:80[08]0", word) for word in argv), "nothing serves that port here"
-        for port in self.ports.values():
-            self.machine.ports.add(port)
-        done = subprocess.run(["curl", "-sS", "-f", *argv], capture_output=True, timeout=120)
-        assert done.returncode == 0, done.stderr.decode() + done.stdout.decode()
-        return done.stdout.decode()
+    return joined("\n".join(blocks("bash")[heading]))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Names of the original's metrics: those of a frontend that has answered are those in the list of the README."""
+"""Names of NVIDIA Dynamo's metrics: those of a frontend that has answered are those in the list of the manual."""
 
 import re
 from pathlib import Path
@@ -16,12 +16,12 @@ from dynamod.router.router import RouterSettings
 from dynamod.runtime.statistics import families_of
 
 PREFIX = "dynamo_frontend_"
-README = Path(dynamod.__file__).parent / "control/README.md"
+PAGE = Path(dynamod.__file__).parents[1] / "docs/reference/metrics.md"
 
 
 def listed() -> set[str]:
     """Names in the first column of the table, as samples or families have them."""
-    section = README.read_text().split("### Names of the original\n")[1].split("\n## ")[0]
+    section = PAGE.read_text().split("## Names of NVIDIA Dynamo\n")[1].split("\n## ")[0]
     firsts = [row.split("|")[1] for row in section.splitlines() if row.startswith("| ") and "`" in row]
     return {name.removesuffix("_total") for first in firsts for name in re.findall(r"`(\w+)`", first)}
 
