@@ -60,7 +60,7 @@ def missing(shown: Any, given: Any, path: str = "") -> str:
         for key, value in shown.items():
             if key not in given:
                 return f"{path}.{key} is not there: {given}"
-            if key == "message" and isinstance(value, str) and plain(value) != plain(given[key]):
+            if key == "message" and isinstance(value, str) and not is_shown(value, plain(given[key]).strip()):
                 return f"{path}.message is {given[key]}"
             if found := missing(value, given[key], f"{path}.{key}"):
                 return found
@@ -206,7 +206,9 @@ class Reader(Shell):
         return 0, self.last.out
 
     def _service(self, argv: list[str]) -> tuple[int, str]:
-        self.last = self.machine.start("dynamod", *argv, cwd=self.folder)
+        if "dynamod" in self.servers:  # `dynamo stop` has told it to end
+            self.servers.pop("dynamod").wait()
+        self.last = self.servers["dynamod"] = self.machine.start("dynamod", *argv, cwd=self.folder)
         self.machine.until(lambda: self.last.code is not None or self.machine.raw_status())
         return self.last.code or 0, self.last.err
 

@@ -14,13 +14,27 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(page for folder in ("how-to", "operate") for page in DOCS.glob(f"{folder}/*.md"))
 RUN = [page for page in PAGES if any(block.kind == "sh" for block in blocks_of(page.read_text()))]
 
+SYSTEMD = "systemd; test_systemd.py and test_service.py check the units and the service"
+LLAMACPP = "llama.cpp compiles for minutes; test_lora.py, test_embeddings.py"
+HUB = "a model hub; test_downloads.py has one"
+VLLM = "an environment with vLLM"
 NOT_RUN = {
-    "journalctl -u dynamod -f -o cat": "systemd",
-    "/opt/dynamod/bin/pip install -U '/path/to/dynamod[mistralrs]'": "systemd; test_upgrade.py upgrades a package beneath a daemon",
-    "dynamo-run in=http out=llamacpp model.gguf --lora german=german.gguf --lora sql=sql.gguf": "llama.cpp; test_lora.py",
-    "dynamo-run in=http out=llamacpp minilm -- --embeddings": "llama.cpp compiles for minutes",
+    "/opt/dynamod/bin/pip install -U '/path/to/dynamod[mistralrs]'": SYSTEMD,
+    "curl localhost:8080/v1/chat/completions": LLAMACPP,
+    "dynamo pull Qwen/Qwen3-0.6B": HUB,
+    "dynamo-run in=http out=llamacpp minilm -- --embeddings": LLAMACPP,
+    "dynamo-run in=http out=llamacpp model.gguf --allow-runtime-lora-updating true --lora-dir /srv/adapters": LLAMACPP,
+    "dynamo-run in=http out=llamacpp model.gguf --lora german=german.gguf --lora sql=sql.gguf": LLAMACPP,
+    "dynamo-run in=http out=mistralrs /srv/models/Qwen3-0.6B": HUB,
+    "dynamo-run in=http out=openai:http://127.0.0.1:11434/v1 --model-name llama3.2": "another server; test_openai_engine.py",
+    "install -D -m 644 systemd/dynamod.sysusers /usr/lib/sysusers.d/dynamod.conf && systemd-sysusers": SYSTEMD,
+    "journalctl -u dynamod -f": SYSTEMD,
+    "journalctl -u dynamod -f -o cat": SYSTEMD,
+    "key=$(cat /var/lib/dynamod/api.key)": SYSTEMD,
+    "printf 'ENGINE=mistralrs": SYSTEMD,
+    "python3.11 -m venv vllm && vllm/bin/pip install '/path/to/dynamod[vllm]'": VLLM,
 }
-"""The first command of each `console` block, with what it needs that a test does not have."""
+"""How the first command of each `console` block begins, with what it needs that a test does not have."""
 
 pytestmark = [
     pytest.mark.engine,
@@ -38,4 +52,6 @@ def test_what_is_not_run_has_a_reason() -> None:
     blocks = [block for page in PAGES for block in blocks_of(page.read_text())]
     assert {block.kind for block in blocks} <= KINDS
     shown = {joined(block.text)[0] for block in blocks if block.kind == "console"}
-    assert shown == NOT_RUN.keys()
+    reasons = {one: [start for start in NOT_RUN if one.startswith(start)] for one in shown}
+    assert not [one for one, found in reasons.items() if not found], "a console block without a reason"
+    assert {start for found in reasons.values() for start in found} == NOT_RUN.keys()
