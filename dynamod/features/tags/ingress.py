@@ -77,10 +77,13 @@ class TaggedRequests(ProcessorPart):
 
 
 async def families(backend: Backend, prefix: str) -> "Iterable[Metric]":
-    """The metric of the HTTP server, whose name begins with `prefix`."""
+    """The metric of the HTTP server, whose name begins with `prefix`; none before the first request with a tag."""
+    part: TaggedRequests | None = backend.parts.get("tags")  # None until the processor has started
+    if part is None or not part.counts:
+        return []
     from prometheus_client.core import CounterMetricFamily
 
     family = CounterMetricFamily(f"{prefix}_tagged_requests", "Requests by tag in `nvext.tags`", labels=["tag"])
-    for tag, count in backend.parts["tags"].counts.items():
+    for tag, count in part.counts.items():
         family.add_metric([tag], count)
     return [family]

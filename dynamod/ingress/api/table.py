@@ -25,20 +25,20 @@ from .openapi import document
 from .render import Render
 from .tokenize import Tokenize
 
-ENDPOINTS: tuple[type[Endpoint], ...] = (
-    ChatCompletions,
-    Completions,
-    Models,
-    OneModel,
-    Render,
-    Tokenize,
-    Detokenize,
+ENDPOINTS: tuple[Endpoint, ...] = (
+    ChatCompletions(),
+    Completions(),
+    Models(),
+    OneModel(),
+    Render(),
+    Tokenize(),
+    Detokenize(),
 )
 
 
 def endpoints() -> Sequence[Endpoint]:
     """The core's endpoints and those of features that are on. Raises UserError for a wrong DYNAMOD_FEATURES."""
-    return [*(kind() for kind in ENDPOINTS), *(one for feature in enabled() for one in feature.endpoints())]
+    return [*ENDPOINTS, *(one for feature in enabled() for one in feature.endpoints())]
 
 
 def endpoints_off() -> Iterator[tuple[Endpoint, str]]:
