@@ -57,6 +57,7 @@ def decision(record: dict[str, Any], width: int | None = None) -> str:
         lines.append(_prefill(prefill))
     if peer := record.get("peer"):
         lines.append(_peer(peer))
+    lines += [f"{name}: {text}" for name, text in record.get("notes", {}).items()]
     if record["shadow_mode"]:
         same = "the same" if record["shadow"] == record["chosen"] else f"{record['shadow']:x}"
         lines.append(f"{record['shadow_mode']} would have chosen {same}")

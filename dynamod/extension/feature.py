@@ -42,6 +42,11 @@ class Feature:
     """Makes a `migration.stages.Begin` of the `migration.stages.StageContext` of an ingress process."""
     dispatch: Callable[[Any], Any] | None = None
     """Makes an `ingress.dispatch_stage.DispatchStage` of the dispatcher of an ingress process."""
+    nvext: type[Any] | None = None
+    """A struct whose fields are members of `nvext` in requests of clients, each None by default (`ingress/fields.py`).
+
+    A request with such a member is refused when the feature is off.
+    """
     worker: Callable[[], Any] | None = None
     """Gives the class of what the feature keeps in each worker, an extension of `worker.parts.WorkerPart`."""
     processor: Callable[[Any], Any] | None = None

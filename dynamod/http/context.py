@@ -68,7 +68,7 @@ class RequestContext:
     """What is known of one request: enough for its log line, its metrics, and to end it from outside."""
 
     __slots__ = (
-        *("begun", "cancel", "endpoint", "error", "headers", "id", "meter", "metrics"),
+        *("begun", "cancel", "endpoint", "error", "headers", "id", "meter", "metrics", "notes"),
         *("client", "model", "owner", "request", "response", "stream", "taken", "task"),
     )
 
@@ -91,6 +91,7 @@ class RequestContext:
         self.client: Client | None = None  # whose key has limits
         self.owner = ""  # whose key it came with; empty: none is needed
         self.taken = False  # it counts at the client
+        self.notes: dict[str, str] = {}  # what features say of it, for the log
 
     def may_ask(self, model: str) -> bool:
         """Whether its key allows a model."""
@@ -161,7 +162,7 @@ class RequestContext:
         log.log(
             level,
             "request id=%s method=%s path=%s status=%d model=%s stream=%s prompt_tokens=%d completion_tokens=%d "
-            "ttft_ms=%s duration_ms=%.1f finish=%s",
+            "ttft_ms=%s duration_ms=%.1f finish=%s%s",
             self.id,
             self.request.method,
             path,
@@ -173,6 +174,7 @@ class RequestContext:
             "-" if first is None else f"{first * 1000:.1f}",
             (perf_counter() - self.begun) * 1000,
             "gone" if gone else finish,
+            "".join([f" {key}={value}" for key, value in self.notes.items()]),
         )
 
     def _count(self, status: int, failed: RequestError | None) -> None:

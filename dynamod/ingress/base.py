@@ -6,12 +6,13 @@ loop, once per engine step and stream: no queue and no task switch per token.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import EngineFields
+from dynamod.router.eligible import Need
 
 if TYPE_CHECKING:
     from dynamod.preprocess.model import Model
@@ -32,7 +33,8 @@ class Job:
     """One accepted HTTP request. `body` is the client's JSON as it came (text engines get it unchanged).
 
     `priority`: of the client's key, in place of what the request says; None: it has none. `timed`: the sink wants to
-    know when a worker was found, and which.
+    know when a worker was found, and which. `needs`: of its workers. `notes`: what features say of the request, for the
+    log and the records of its decisions: texts without spaces, by words of the features.
     """
 
     id: str
@@ -41,6 +43,8 @@ class Job:
     body: bytes
     priority: int | None = None
     timed: bool = False
+    needs: Sequence[Need] = ()
+    notes: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)

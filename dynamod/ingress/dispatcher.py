@@ -28,6 +28,7 @@ from dynamod.message.errors import Internal, Overloaded, RequestError
 from dynamod.message.kv_events import WorkerEvent
 from dynamod.router.active import Load
 from dynamod.router.decision import Decision, DecisionLog
+from dynamod.router.eligible import lacks
 from dynamod.router.peers import Pool, name_peer
 from dynamod.router.placement import Acquire, AcquirePrefill, Placement
 from dynamod.router.prefill import LivePrefill, PrefillDecision, PrefillState, decide, state_of, way_of
@@ -305,6 +306,9 @@ class Dispatcher(Actor):
             able, all_ = self._view.served(adapter.name, adapter, key[1]), self.serving(key).instances
             lacking = (one.instance_id for one in all_ if able.get(one.instance_id) is None)
             found |= dict.fromkeys(lacking, "lacks the adapter")
+        if needs := message.prompt.needs:
+            cards = ((one.instance_id, self._view.card_of(key[0], one)) for one in self.serving(key).instances)
+            found |= {worker: why for worker, card in cards if (why := lacks(needs, card))}
         return found
 
     def _with_peer(

@@ -88,6 +88,7 @@ class RequestsInFlight:
         if lowered.card.capabilities.needs_prefill and not self._view.served(name, lowered.card, PREFILL).instances:
             raise Overloaded(f"No prefill worker of model {name!r} is ready, and it needs one.", retry_after=1.0)
         self._check_instance(job)
+        self._check_needs(job, lowered.card)
         if job.request.wants("query_instance_id"):
             return await self._answer_where(job, sink, lowered)
         parsed = ParsedSink(sink, lowered.parsers, most_calls(job.request)) if lowered.parsers else None
@@ -144,6 +145,15 @@ class RequestsInFlight:
         if wanted is not None and all(one.instance_id != wanted for one in self._view.all_instances()):
             field = "nvext.backend_instance_id"
             raise BadRequest(f"`{field}` is {wanted}, which is no instance here; /health lists them", param=field)
+
+    def _check_needs(self, job: Job, card: ModelCard) -> None:
+        """Refuse what no worker that is there can compute. Raises what the need says."""
+        for pool in ("", PREFILL) if card.capabilities.needs_prefill and job.needs else ("",):
+            for need in job.needs:
+                instances = self._view.served(card.name, card, pool).instances
+                cards = [one for instance in instances if (one := self._view.card_of(card.name, instance)) is not None]
+                if all(need.lacks(one) for one in cards):
+                    raise need.unmet(cards)
 
     def _choice(
         self, job: Job, run: "RequestRun", lowered: Lowered, index: int, stages: Sequence[MakeStage]
@@ -292,6 +302,8 @@ def prompt_of(job: Job, lowered: Lowered, index: int) -> Prompt:
         override.router_temperature if override is not None else None,
         job.request.prompt_cache_key or "",
         form_words(lowered.requests[index]),
+        job.needs,
+        job.notes,
     )
 
 

@@ -1,10 +1,12 @@
 """What the registry stores: instances and model cards, both as JSON values under readable keys."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
+
+T = TypeVar("T")
 
 EngineKind = Literal["tokens", "text"]
 
@@ -140,7 +142,8 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     say calls of tools and reasoning; empty: as its chat template says; `none`: not at all. `reasoning_field_name`: what
     clients get reasoning as; empty: as the frontend says. `embedding_length`: numbers of a vector, 0 where that is not
     known. `adapters`: loaded by the worker. `adapter`, `parent`: of the card of an adapter, which an ingress makes
-    of that: which one it is, and the name of the model below it. `protocol`, `since`: as of the instance.
+    of that: which one it is, and the name of the model below it. `protocol`, `since`: as of the instance. `sections`:
+    what features say of the worker, by their names; workers of one model may differ in them.
     """
 
     name: Word
@@ -168,6 +171,14 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     parent: Label = ""
     protocol: Count = 1
     since: Count = 1
+    sections: dict[str, Any] = {}
+
+    def section(self, name: str, kind: type[T]) -> T:
+        """What a feature says of the worker, by the feature's name; `kind()` where that is missing or undecodable."""
+        try:
+            return msgspec.convert(self.sections.get(name, {}), kind)
+        except msgspec.ValidationError:
+            return kind()
 
     @property
     def base(self) -> str:

@@ -19,7 +19,7 @@ Leaf = inspect.IntType | inspect.FloatType | inspect.LiteralType
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _RANGE = re.compile(r"^Expected `(?:int|float)` [<>]")
 _LENGTH = re.compile(r"^Expected `(str|array)` of length ([<>])= (\d+)")
-_PATTERN = re.compile(r"^Expected `str` matching")
+_TOKEN_KEY = re.compile(r"^Expected `str` matching regex '\^\[0-9\]")
 _CUT = "the body is not valid JSON: it ends too early"
 _SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 _NO_WORD = "Invalid enum value"
@@ -92,7 +92,7 @@ def _refused(error: msgspec.ValidationError, kind: Any, value: Any) -> BadReques
         return BadRequest(f"`{path}` {problem}", param=path)
     if text.startswith(_NO_WORD) and (found := _no_such_word(kind, value, path)):
         return found
-    if _PATTERN.match(text):
+    if _TOKEN_KEY.match(text):
         return BadRequest(f"`{path}` has a key that is no token id", param=path)
     text = in_words(text, None)
     if not path:

@@ -34,7 +34,7 @@ class Decision(msgspec.Struct, frozen=True):
     of the candidates here among which chance decided. `regret`: blocks of locality given away, compared with the one
     that had most (`most_overlap`). `pool`: of the instances; `prefill`: where the prompt is computed. `peer`: another
     worker that has more of it, None: there is none, or nobody asks. `shadow`: what another policy would have chosen.
-    `at`: seconds since 1970.
+    `at`: seconds since 1970. `notes`: what features say of the request, by words of theirs.
     """
 
     request: str
@@ -59,6 +59,7 @@ class Decision(msgspec.Struct, frozen=True):
     pool: str = ""
     prefill: PrefillDecision | None = None
     peer: PeerDecision | None = None
+    notes: dict[str, str] = {}
 
     @property
     def overlap(self) -> int:

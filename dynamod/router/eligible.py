@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import chain, islice, repeat
 from types import MappingProxyType
+from typing import Protocol
 
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import RequestError
 from dynamod.message.worker import REPLAY
 
 from .cost import Sending, Workers, sending, terms_of, totals
@@ -19,9 +22,29 @@ FEW = 100
 """Workers for which it is cheaper to count the blocks in use than to find out whether that matters."""
 
 
+class Need(Protocol):
+    """What a request asks of the workers that compute it."""
+
+    def lacks(self, card: ModelCard) -> str:
+        """Why the worker with this card cannot compute the request; "" for a worker that can."""
+        ...
+
+    def unmet(self, cards: Sequence[ModelCard]) -> RequestError:
+        """The error for the client when no live worker can. `cards`: of these workers."""
+        ...
+
+
+def lacks(needs: Iterable[Need], card: ModelCard | None) -> str:
+    """What the worker with this card lacks first; "" for a worker that lacks nothing."""
+    return next((why for need in needs if (why := need.lacks(card))), "") if card is not None else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What routing knows of a request. `blocks`: sequence hashes of its full blocks, empty when the mode needs none."""
+    """What routing knows of a request. `blocks`: sequence hashes of its full blocks, empty when the mode needs none.
+
+    `needs`: only workers that lack nothing of these take it. `notes`: for the record of the decision.
+    """
 
     request: str
     tokens: int
@@ -31,6 +54,8 @@ class Prompt:
     temperature: float | None = None
     session: str = ""  # requests of one session belong together
     form: tuple[str, ...] | None = None  # words of the form of its answer; None: it has none
+    needs: Sequence[Need] = ()
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def form_words(self, received: int) -> tuple[str, ...] | None:
         """What a worker must know of forms to take it, when so much of its answer has come; None: nothing."""

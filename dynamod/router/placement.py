@@ -11,6 +11,7 @@ from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import Overloaded
 
 from .decision import Decision
+from .eligible import lacks
 from .prefill import PrefillDecision
 from .router import Prompt, Router
 
@@ -108,7 +109,7 @@ class Acquire:
         """Whether it may have to wait although some instance is free for others."""
         prompt = self.prompt
         special = self.adapter is not None or prompt.form is not None or prompt.instance is not None
-        return bool(self.exclude or prompt.session or special)
+        return bool(self.exclude or prompt.session or prompt.needs or special)
 
 
 @dataclass(slots=True, eq=False)
@@ -207,7 +208,8 @@ class DispatcherClient:
         served = self.view.served(card.name, card, pool)
         words = prompt.form_words(received)
         out = exclude if words is None else {*exclude, *self.view.unable(card.base, words)}
-        return any(one.instance_id not in out for one in served.instances)
+        left = (one for one in served.instances if one.instance_id not in out)
+        return any(not lacks(prompt.needs, self.view.card_of(card.name, one)) for one in left)
 
 
 def _adapter(card: ModelCard) -> ModelCard | None:

@@ -148,6 +148,7 @@ class Router:
             more_excluded=len(self.state.columns.all.ids) - len(workers.ids) - len(excluded),
             most_overlap=eligible.most_overlap(choice.instance),
             pool=self.pool,
+            notes=dict(prompt.notes),
         )
 
     def _shown(self, question: Question, place: int) -> Sequence[int]:

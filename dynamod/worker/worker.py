@@ -33,7 +33,7 @@ from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
 from .model_files import send_files
-from .parts import WorkerContext, WorkerPart, make_parts, why_refused
+from .parts import WorkerContext, WorkerPart, make_parts, why_refused, with_sections
 from .role import Role, RoleSwitch, Switch
 from .subscriptions import Subscriptions
 
@@ -81,6 +81,7 @@ class Worker(Actor):
     """
 
     mailbox_capacity = 1024
+    settings: Any = None  # see `WorkerContext`
 
     def __init__(
         self,
@@ -115,7 +116,8 @@ class Worker(Actor):
         engine.progress, engine.phase = self.progress, self.phase
         self.phase("load")
         await engine.start()
-        self.parts = make_parts(WorkerContext(engine, lambda: self._publish(self._public_card(engine)), self.follow))
+        publish = lambda: self._publish(self._public_card(engine))  # noqa: E731
+        self.parts = make_parts(WorkerContext(engine, publish, self.follow, self.settings))
         self._handlers = self.handlers(engine)
         card, mode = engine.card(), self.role
         if mode != "aggregated" and not card.capabilities.handoff:
@@ -167,7 +169,7 @@ class Worker(Actor):
 
     def _public_card(self, engine: Engine[Any]) -> ModelCard:
         """To be published: clients cannot ask a prefill worker."""
-        card = engine.card()
+        card = with_sections(engine.card(), self.parts)
         return msgspec.structs.replace(card, types=()) if self.role == PREFILL else card
 
     def transfer_host(self) -> str:
@@ -232,7 +234,7 @@ class Worker(Actor):
 
     def _describe(self, engine: Engine[Any], _request: Describe, reply: Reply) -> None:
         reply.accepted()
-        reply.items((msgspec.json.encode(engine.card()),), "stop")
+        reply.items((msgspec.json.encode(with_sections(engine.card(), self.parts)),), "stop")
 
     def _send_files(self, engine: Engine[Any], request: Files, reply: Reply) -> None:
         self.context.task(send_files(engine.card(), request, reply), "files")

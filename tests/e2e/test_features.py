@@ -21,6 +21,8 @@ ROUTES = {
     "embeddings": ["/v1/embeddings", "/v1/score", "/v1/rerank"],
     "on_demand": ["/models/load", "/models/unload"],
 }
+FIELDS = {"tags": ("tags", ["x"])}
+"""A member of `nvext`, and a value."""
 COMMANDS = {"planner": ["planner"], "replay": ["bench"]}
 SETTINGS = {
     "anthropic": ("strip-anthropic-preamble", "false"),
@@ -75,6 +77,8 @@ def test_the_package_without_a_folder(without: Any) -> None:
         command = without.agg("--Worker.model=sample", f"--Worker.engine={engine}")
         url = command.ready()
         assert without.chat(url, "hello", max_tokens=4)
+        for field, value in filter(None, [FIELDS.get(name)]):
+            assert without.chat(url, "hello", nvext={field: value}, max_tokens=4), "as any unknown member"
         for path in ROUTES.get(name, []):
             status, text = without.ask(url, path, {})
             assert (status, "unknown path" in text) == (404, True)
@@ -91,6 +95,11 @@ def test_features_that_are_switched_off(machine: Any) -> None:
     assert machine.start("dynamo-run", "in=http", "out=echo_full", "--dry-run", *flags).wait(60).code == 0
     url = machine.agg(*(flag.replace("--", "--Frontend.") for flag in flags)).ready()
     assert machine.chat(url, "hello")
+    for path, value in FIELDS.values():
+        body = {"messages": [{"role": "user", "content": "hello"}], "nvext": {path: value}}
+        status, text = machine.ask(url, "/v1/chat/completions", body)
+        error = json.loads(text)["error"]
+        assert (status, error["param"], error["code"]) == (400, f"nvext.{path}", "feature_off")
     for name, paths in ROUTES.items():
         for path in paths:
             status, text = machine.ask(url, path, {})

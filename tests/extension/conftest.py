@@ -8,6 +8,7 @@ import pytest
 
 from dynamod import features
 from dynamod.extension.installed import VARIABLE, installed
+from dynamod.ingress.api import table
 
 from ..engine.conftest import words
 from ..ingress.conftest import until
@@ -25,6 +26,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(features, "__path__", [str(TOYS)])
     monkeypatch.setattr("dynamod.extension.installed.FOLDER", TOYS)
     installed.cache_clear()
+    monkeypatch.setattr(table, "ENDPOINTS", tuple(type(one)() for one in table.ENDPOINTS))  # requests with their fields
     yield
     installed.cache_clear()
     for name in [name for name in sys.modules if name.startswith("dynamod.features.")]:

@@ -44,7 +44,7 @@ async def test_messages_of_a_feature_reach_its_part_of_the_worker(words: Any) ->
 async def test_a_message_of_a_feature_that_is_off_is_refused_with_its_name(
     words: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DYNAMOD_FEATURES", "-visits")
+    monkeypatch.setenv("DYNAMOD_FEATURES", "-colours,-visits")
     async with System() as system:
         house = await words.mocker(system)
         error = (await house.ask(visit("Ann")).wait()).error

@@ -23,6 +23,7 @@ from dynamod.http.errors import OPENAI, ErrorForm
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend, Job
+from dynamod.ingress.fields import extended, of_features_off
 from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
 from dynamod.ingress.memory import trim_memory
@@ -149,6 +150,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
     label: ClassVar[str] = ""  # `endpoint` in the metrics; empty: requests are not counted
 
     def __init__(self) -> None:
+        self.request = extended(self.request)  # type: ignore[misc]  # by the features that are there now
         self._parser: Parser[R] = Parser(self.request)  # type: ignore[arg-type]  # a ClassVar cannot name R
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
@@ -197,6 +199,8 @@ class BodyEndpoint(Endpoint, Generic[R]):
         if ignored is not None:
             request, found = left_out(request, self.unserved_in)
             ignored += found
+        for path, why in of_features_off(request):
+            raise BadRequest(why, param=path, code="feature_off")
         self.check(request)
         return request, unknown
 
@@ -235,7 +239,7 @@ class EngineEndpoint(BodyEndpoint[E]):
         """Let the backend work on the request and respond with what it makes."""
         meter = context.serving(asked.model, self.streams and bool(getattr(asked, "stream", False)))
         timed = frontend.settings.per_request_metrics or bool(asked.extra_fields)
-        job = Job(frontend.unused_id(context.id), self, asked, body, context.priority, timed)
+        job = Job(frontend.unused_id(context.id), self, asked, body, context.priority, timed, notes=context.notes)
         writer = self.writer(asked, job, context, meter, _of_model(frontend.settings, card))
         clock: asyncio.TimerHandle | None = None
         limit = frontend.settings.request_timeout

@@ -40,23 +40,23 @@ class WorkerComponent(Worker):
 
     def __init__(self, ctx: ComponentContext) -> None:
         self._ctx = ctx
-        self._settings: WorkerSettings = validate(WorkerSettings, ctx.config, ctx.name)
-        self._static, self._endpoint = self._settings.static, self._settings.endpoint
+        self.settings: WorkerSettings = validate(WorkerSettings, ctx.config, ctx.name)
+        self._static, self._endpoint = self.settings.static, self.settings.endpoint
         self._announced = False
-        super().__init__(_maker(self._settings.name), EngineOptions(), self._published, ctx.withdraw)
+        super().__init__(_maker(self.settings.name), EngineOptions(), self._published, ctx.withdraw)
 
     async def started(self) -> None:
         """Find the model, perhaps by a download, and load the engine; the lease is waited for meanwhile."""
         self._ctx.process_context.heartbeat = self.heartbeat
         service = self._ctx.service
-        mode = service.role or self._settings.mode(str(service.spec.get("component_type")))
+        mode = service.role or self.settings.mode(str(service.spec.get("component_type")))
         host = self.transfer_host() if mode != "aggregated" else ""
-        self.session_lease, memory = self._settings.session_lease, self._settings.session_memory_gb
-        self.transfer_port = self._own_port(self._settings.transfer_port)
+        self.session_lease, memory = self.settings.session_lease, self.settings.session_memory_gb
+        self.transfer_port = self._own_port(self.settings.transfer_port)
         self.session_memory = max(1, round(memory * GB)) if memory is not None else None
         await self._find_model(mode, host)
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
-        if self._settings.node_rank:
+        if self.settings.node_rank:
             return  # the leader takes the requests
         self._ctx.process_context.questions["switch"] = self._asked_to_switch
         await self.prepare_parts()
@@ -69,7 +69,7 @@ class WorkerComponent(Worker):
         self.role_told(self.role, "", "Starting")
 
     async def _find_model(self, mode: DisaggregationMode, host: str) -> None:
-        settings, fetch = self._settings, self._ctx.fetch
+        settings, fetch = self.settings, self._ctx.fetch
         entry = settings.entry
         path = await fetch(settings.model, weights=entry.weights) if entry.model else None
         require_format(settings.name, path)
@@ -87,7 +87,7 @@ class WorkerComponent(Worker):
 
     def transfer_host(self) -> str:
         """As the settings say, else where this node is reached."""
-        return self._settings.transfer_host or self._ctx.process_context.host()
+        return self.settings.transfer_host or self._ctx.process_context.host()
 
     def _own_port(self, first: int) -> int:
         """Of this process: each of a component on a node has one. Raises UserError."""
@@ -154,7 +154,7 @@ class WorkerComponent(Worker):
 
     def _published(self, card: ModelCard) -> None:
         names = ("tool_call_parser", "reasoning_parser", "reasoning_field_name")
-        given = {name: value for name in names if (value := getattr(self._settings, name)) not in AUTO}
+        given = {name: value for name in names if (value := getattr(self.settings, name)) not in AUTO}
         self._card = card = msgspec.structs.replace(card, **given)
         self._ctx.pool = PREFILL if self.role == PREFILL else ""
         if self._announced and not self._static:  # else the next request learns of it

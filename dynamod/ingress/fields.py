@@ -1,0 +1,58 @@
+"""Members of `nvext` that features add to the requests of clients."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from dynamod.extension.installed import disabled, installed
+from dynamod.message.openai import NvExt
+
+R = TypeVar("R")
+
+
+def extended(kind: type[R]) -> type[R]:
+    """The struct of a request, whose `nvext` has what features add; `kind` itself where none does.
+
+    A feature that is off adds its members, too, so that a request with one can be refused (`of_features_off`).
+    """
+    request: Any = kind
+    structs = tuple(one.nvext for one in installed().values() if one.nvext is not None)
+    has = any(field.name == "nvext" and field.type == NvExt | None for field in msgspec.structs.fields(request))
+    return _extended(request, structs) if structs and has else kind
+
+
+@cache
+def _extended(kind: type[Any], structs: tuple[type[msgspec.Struct], ...]) -> type[Any]:
+    return _derived(kind, [("nvext", _nvext(structs) | None, None)])
+
+
+@cache
+def _nvext(structs: tuple[type[msgspec.Struct], ...]) -> Any:
+    fields = (field for struct in structs for field in msgspec.structs.fields(struct))
+    return _derived(NvExt, [(field.name, field.type, None) for field in fields])
+
+
+def _derived(kind: type[Any], fields: list[tuple[str, Any, Any]]) -> type[Any]:
+    config, space = kind.__struct_config__, {"__doc__": kind.__doc__}
+    return msgspec.defstruct(
+        kind.__name__,
+        fields,
+        bases=(kind,),
+        module=kind.__module__,
+        namespace=space,
+        frozen=config.frozen,
+        kw_only=True,
+        forbid_unknown_fields=config.forbid_unknown_fields,
+    )
+
+
+def of_features_off(request: Any) -> Iterator[tuple[str, str]]:
+    """Paths of the members of `nvext` in a request that belong to features which are off, each with the reason."""
+    nvext = getattr(request, "nvext", None)
+    for name, why in disabled().items() if nvext is not None else ():
+        struct = installed()[name].nvext
+        for field in struct.__struct_fields__ if struct is not None else ():
+            if getattr(nvext, field, None) is not None:
+                yield f"nvext.{field}", f"`nvext.{field}` belongs to the feature '{name}', which is off: {why}"
