@@ -160,7 +160,7 @@ async def test_who_leaves_while_waiting_leaves_nothing() -> None:
         claim.left = True
         ref.send_nowait(Release(claim))
         await asyncio.sleep(10.0)
-        assert (made.published.all()[0].waiting, made.reports()[0].running) == (0, 0)
+        assert (made.published.all()[0].waiting, made.published.all()[0].running) == (0, 0)
         assert states(made) == {"a": "unloaded"}
 
 
