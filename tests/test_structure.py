@@ -6,7 +6,6 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import jsonschema_rs
@@ -16,6 +15,9 @@ import yaml
 from dynamod.extension.installed import installed
 from dynamod.graph.load import load_graph
 from dynamod.graph.schema import schema
+
+from . import limits
+from .limits import parsed, sources
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "dynamod"
@@ -98,15 +100,6 @@ HOSTS = {
     "nats.io",
 }
 """Hosts that files may name in URLs. None of them is a mirror, a registry or a machine of ours."""
-
-
-def sources(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
 def packages() -> list[Path]:
@@ -284,9 +277,100 @@ def test_compat_only_forwards() -> None:
 
 
 def test_files_are_short() -> None:
-    files = [path for folder in ("dynamod", "graphs", "tests", "tools") for path in sources(ROOT / folder)]
+    """Of tests, tools and graphs; LIMITS has the files of the package."""
+    files = [path for folder in ("graphs", "tests", "tools") for path in sources(ROOT / folder)]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
     assert {path: length for path, length in lengths.items() if length > 500} == {}
+
+
+LIMITS = {"lines": 400, "methods": 20, "attributes": 15, "arguments": 8}
+"""Of a file; of a class; of a constructor. `limits.py` says what counts.
+
+A class or file above a limit lacks a concept: it is not cut by size.
+"""
+MOST_EXCEPTIONS = 10
+
+EXCEPTIONS: dict[str, dict[str, str]] = {
+    "lines": {
+        "engine/llamacpp/engine.py": "the loop of steps shares the state of a step with the engine",
+        "ingress/dispatcher.py": "placement and its queues; split with the request stages",
+        "ingress/processor.py": "composition of the request path; split with the request stages",
+        "worker/worker.py": "requests, events and role of one worker",
+    },
+    "methods": {
+        "discovery/etcd/mirror.py:EtcdMirror": "one method for each event of registry and etcd",
+        "discovery/view.py:View": "all questions of routers, answered from one set of indexes",
+        "engine/llamacpp/engine.py:LlamaCpp": "25 methods are the interface of engines",
+        "engine/llamacpp/scheduler.py:Scheduler": "all kinds of sequences share slots and turns",
+        "features/batches/store.py:Store": "files and batches refer to each other",
+        "ingress/api/response.py:ResponseWriter": "the per-token path: a part costs a call per token",
+        "ingress/dispatcher.py:Dispatcher": "placement and its queues; split with the request stages",
+        "ingress/processor.py:Processor": "composition of the request path; split with the request stages",
+        "structured/tags.py:Rules": "one method for each type of the notation",
+        "worker/worker.py:Worker": "a handler for each kind of message; parts with dispatch by type",
+    },
+    "attributes": {
+        "actor/cell.py:Cell": "the kernel's hot path, one object per actor",
+        "engine/llamacpp/engine.py:LlamaCpp": "25 methods are the interface of engines",
+        "engine/llamacpp/kv_cells.py:Sequence": "a row of the scheduler's hot loop: data with slots",
+        "engine/llamacpp/sampling.py:Sampler": "the parameters of sampling, converted once for the per-token loop",
+        "ingress/api/response.py:ResponseWriter": "the per-token path: a part costs a call per token",
+        "ingress/in_flight.py:RequestsInFlight": "what a request needs of its process; split with the request stages",
+        "ingress/processor.py:Processor": "composition of the request path; split with the request stages",
+        "migration/answer.py:Answer": "the state of one answer, all of which a migration has to carry",
+        "router/router.py:Router": "the parts of one decision, each with its own class",
+        "worker/worker.py:Worker": "a handler for each kind of message; parts with dispatch by type",
+    },
+    "arguments": {
+        "graph/service.py:Service": "the options of the public decorator `@service`",
+        "ingress/in_flight.py:RequestsInFlight": "what a request needs of its process; split with the request stages",
+        "ingress/processor.py:Processor": "composition of the request path; split with the request stages",
+    },
+}
+"""Why a file or class is above a limit."""
+
+CIRCLE = 3
+"""Files of a package that may import each other in a circle."""
+KERNEL_CIRCLE = 5
+"""In `actor/`: an actor, its context, its cell, its supervisor and the system know each other."""
+IN_FLIGHT_REQUEST = 200
+"""Lines of `InFlightRequest`: acquire a place, open an attempt, wait for its end, decide."""
+
+
+def measured() -> dict[str, dict[str, int]]:
+    classes = limits.Classes(PACKAGE)
+    return {
+        "lines": limits.lines(PACKAGE),
+        "methods": classes.methods(),
+        "attributes": classes.attributes(),
+        "arguments": classes.arguments(),
+    }
+
+
+def test_files_and_classes_keep_to_the_limits() -> None:
+    """And an exception that is no longer needed leaves the table."""
+    for limit, sizes in measured().items():
+        above = {name: size for name, size in sizes.items() if size > LIMITS[limit]}
+        excepted = EXCEPTIONS[limit]
+        assert {name: size for name, size in above.items() if name not in excepted} == {}, limit
+        assert [name for name in excepted if name not in above] == [], f"no exception is needed: {limit}"
+        assert len(excepted) <= MOST_EXCEPTIONS
+        assert all(excepted.values()), limit
+
+
+def test_no_large_circles_of_files() -> None:
+    found = limits.circles(PACKAGE)
+    assert found, "a few small circles are known"
+    large = [
+        group for group in found if len(group) > (KERNEL_CIRCLE if group[0].startswith("dynamod.actor.") else CIRCLE)
+    ]
+    assert large == []
+
+
+def test_an_in_flight_request_is_small() -> None:
+    node = limits.Classes(PACKAGE).found["migration/request.py:InFlightRequest"]
+    assert node.end_lineno is not None
+    assert node.end_lineno - node.lineno + 1 <= IN_FLIGHT_REQUEST
 
 
 def test_folders_say_what_they_are() -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -94,6 +94,15 @@ def _serve(attachment: Attachment, request: Request) -> int:
     raise UserError(f"the daemon at {attachment.path} ends again and again", "see dynamo doctor")
 
 
+@dataclass(slots=True)
+class _Exit:
+    """The end of the command: `stop` is set when it ends, `code` is its exit code. `signals`: how many have come."""
+
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    code: int = 0
+    signals: int = 0
+
+
 class _Foreground:
     """One session."""
 
@@ -101,14 +110,12 @@ class _Foreground:
         self._path, self._attachment, self._request = path, attachment, request
         self._interrupts = Interrupts(lambda: self._lines.flush())
         self._lines = Lines(lambda: self._interrupts.busy)
-        self._changed, self._stop, self._lost, self._hangup = (asyncio.Event() for _ in range(4))
+        self._changed, self._lost, self._hangup = (asyncio.Event() for _ in range(3))
+        self._exit = _Exit()
         self._models = Models(self._model_added, self._changed.set)
-        self._greeted = False
         self._report: Report | None = None
         self._components: list[str] = []
         self._progress = ProgressLine(lambda text: _output.put(sys.stderr, text))
-        self._signals = 0
-        self._code = 0
 
     async def run(self) -> int:
         """Live; returns the exit code."""
@@ -129,14 +136,14 @@ class _Foreground:
                 try:
                     await self._begin()
                 except asyncio.CancelledError:  # stopped while we waited for the daemon
-                    if not self._signals:  # or before: asyncio's own handler, until ours is there, cancels this task
+                    if not self._exit.signals:  # or before, by asyncio's own handler
                         self._end_by("SIGINT")
                 link.context.task(reloads(self._hangup, self._reload, log), "reload")
                 link.context.task(self._watch(), "watch")
-                await self._stop.wait()
+                await self._exit.stop.wait()
             finally:
                 await self._end()
-        return self._code
+        return self._exit.code
 
     async def _connect(self, make: Callable[[], Any]) -> None:
         if self._attachment is not None:
@@ -165,13 +172,12 @@ class _Foreground:
     def _welcomed(self, message: Welcome) -> None:
         if not self._welcome.done():
             self._welcome.set_result(message)
-            self._greeted = True
 
     def _has_lost(self, why: str) -> None:
         self._lost.set()
         if not self._welcome.done():
             self._welcome.set_exception(DaemonGone(why))
-        elif not self._stop.is_set() and self._greeted:
+        elif not self._exit.stop.is_set() and _greeted(self._welcome):
             self._fail(f"the daemon of this machine has ended ({why}), and {self._name} with it")
 
     def _fail(self, *problems: str) -> None:
@@ -182,9 +188,9 @@ class _Foreground:
 
     def _leave(self, code: int) -> None:
         """End with this code. A talk ends first: what it prints or writes afterwards would be about our own end."""
-        self._code = code
+        self._exit.code = code
         self._interrupts.interrupt()
-        self._stop.set()
+        self._exit.stop.set()
 
     def _take(self, message: FromNode) -> None:
         match message:
@@ -193,7 +199,7 @@ class _Foreground:
                     self._welcome.set_exception(DaemonGone(error) if held else UserError(error, hint))
             case Report():
                 self._report = message
-                if not self._stop.is_set():
+                if not self._exit.stop.is_set():
                     self._progress.show(
                         "; ".join(dict.fromkeys(row["detail"] for row in message.rows if row["detail"]))
                     )
@@ -260,8 +266,8 @@ class _Foreground:
     async def _talk(self, talk: Talk, url: str) -> None:
         try:
             code = await talk(self._interrupts, url)
-            self._code = self._code or code  # of what has ended the talk
-            self._stop.set()
+            self._exit.code = self._exit.code or code  # of what has ended the talk
+            self._exit.stop.set()
         except UserError as error:
             self._fail(error.line())
         except OSError as error:
@@ -286,7 +292,7 @@ class _Foreground:
     async def _end(self) -> None:
         """Let the daemon end the graph; when it ends with it, wait until it is gone."""
         self._lines.release()
-        if self._lost.is_set() or not self._greeted:
+        if self._lost.is_set() or not _greeted(self._welcome):
             return
         with contextlib.suppress(DynamodError, TimeoutError):
             if await self._link.ask("stop", timeout=STOPPED + (self._request.timeout or 0.0)):
@@ -294,11 +300,11 @@ class _Foreground:
                     await self._lost.wait()
 
     def _end_by(self, signal_name: str) -> None:
-        if signal_name == "SIGINT" and not self._signals and self._interrupts.interrupt():
+        if signal_name == "SIGINT" and not self._exit.signals and self._interrupts.interrupt():
             return
-        self._signals += 1
+        self._exit.signals += 1
         self._progress.end("interrupted")
-        if self._signals > 1:
+        if self._exit.signals > 1:
             log.warning("%s again: ending at once", signal_name)
             os._exit(130)  # the connection closes, and the daemon ends the graph
         log.info("%s: stopping", signal_name)
@@ -317,6 +323,11 @@ class _Foreground:
             log.info("SIGHUP: nothing to reload, this command has no file of its own")
         else:
             await self._link.ask("reload", {"timeout": FINISH}, timeout=2 * FINISH)
+
+
+def _greeted(welcome: "asyncio.Future[Welcome]") -> bool:
+    """Whether the daemon has accepted the session."""
+    return welcome.done() and not welcome.cancelled() and welcome.exception() is None
 
 
 def given_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ from dynamod.message.node import Changed, Delete, FromNode, Hello, Put, Refused,
 from dynamod.transport.channel import Channel, Handler
 
 from .base import Watcher
+from .watches import Watches
 
 log = logging.getLogger("dynamod.discovery")
 
@@ -53,10 +54,7 @@ class LinkRegistry(Actor):
         self._other, self._handler = take, handler
         self.welcomed, self._lost, self._keeps = [welcomed], lost, keeps
         self._own: dict[str, bytes] = {}
-        self._watchers: dict[int, tuple[str, Watcher]] = {}
-        self._view: dict[int, dict[str, bytes]] = {}
-        self._missing: dict[int, set[str]] = {}  # keys of the last snapshot's grace, until their owner is back
-        self._lease = hello.lease
+        self._watches = Watches(self._expire)
         self._granted = asyncio.Event()
         self._unsent: dict[str, State] = {}
         self._channel: Channel | None = None
@@ -78,13 +76,13 @@ class LinkRegistry(Actor):
     @property
     def lease(self) -> int:
         """Id of the process's lease; 0 until it is granted."""
-        return self._lease if self._granted.is_set() else 0
+        return self._hello.lease if self._granted.is_set() else 0
 
     async def leased(self, timeout: float) -> int:
         """Wait for the lease. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             await self._granted.wait()
-        return self._lease
+        return self._hello.lease
 
     def put(self, key: str, value: bytes) -> None:
         """Store under our lease, and again whenever a daemon comes."""
@@ -98,10 +96,7 @@ class LinkRegistry(Actor):
 
     def watch(self, prefix: str, watcher: Watcher) -> None:
         """Call `watcher` with every key below `prefix` now and with each change."""
-        number = len(self._watchers) + 1
-        self._watchers[number] = (prefix, watcher)
-        self._view[number] = {}
-        self.send(Watch(number, prefix))
+        self.send(Watch(self._watches.add(prefix, watcher), prefix))
 
     def send(self, message: ToNode) -> None:
         """Send a message if the daemon is there; the registry's own are repeated when it comes back.
@@ -122,9 +117,9 @@ class LinkRegistry(Actor):
         """Whether the connection is up, and what is held and watched."""
         return {
             "connected": self.connected,
-            "lease": f"{self._lease:x}",
+            "lease": f"{self._hello.lease:x}",
             "own": sorted(self._own),
-            "watches": {prefix: len(self._view[n]) for n, (prefix, _) in self._watchers.items()},
+            "watches": self._watches.sizes(),
         }
 
     # The connection.
@@ -162,52 +157,34 @@ class LinkRegistry(Actor):
 
     def _greet(self) -> None:
         assert self._channel is not None
-        self._channel.send(msgspec.structs.replace(self._hello, lease=self._lease))
+        self._channel.send(self._hello)
 
     def _take(self, message: FromNode) -> None:
         match message:
             case Welcome(lease, node):
-                self._lease, self.node = lease, node
+                self._hello, self.node = msgspec.structs.replace(self._hello, lease=lease), node
                 self.connected = True
                 for welcomed in self.welcomed:
                     welcomed(message)
                 for key, value in self._own.items():
                     self.send(Put(key, value))
-                for number, (prefix, _) in self._watchers.items():
+                for number, prefix in self._watches.prefixes():
                     self.send(Watch(number, prefix))
                 for state in self._unsent.values():
                     self.send(state)
                 self._unsent.clear()
                 self._granted.set()
             case Snapshot(number, items):
-                self._compare(number, dict(items))
+                self._watches.compare(number, dict(items))
             case Changed(number, key, value):
-                self._change(number, key, value)
+                self._watches.change(number, key, value)
             case _:
                 self._other(message)
 
-    def _compare(self, number: int, new: dict[str, bytes]) -> None:
-        for key, value in new.items():
-            self._change(number, key, value)
-        missing = {key for key in self._view[number] if key not in new}
-        self._missing[number] = missing
-        if missing:
-            self.context.task(self._expire(number, missing), "grace")
+    def _expire(self, number: int, missing: set[str]) -> None:
+        self.context.task(self._after_grace(number, missing), "grace")
 
-    async def _expire(self, number: int, missing: set[str]) -> None:
+    async def _after_grace(self, number: int, missing: set[str]) -> None:
         await asyncio.sleep(GRACE)
-        if self._missing.get(number) is missing and self.connected:  # else a newer snapshot has decided anew
-            for key in sorted(missing):
-                self._change(number, key, None)
-
-    def _change(self, number: int, key: str, value: bytes | None) -> None:
-        view = self._view[number]
-        self._missing.get(number, set()).discard(key)
-        if value is None:
-            if view.pop(key, None) is None:
-                return
-        elif view.get(key) == value:
-            return
-        else:
-            view[key] = value
-        self._watchers[number][1](key, value)
+        if self.connected:
+            self._watches.expire(number, missing)

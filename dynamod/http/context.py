@@ -6,6 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -64,12 +65,34 @@ class Response(Protocol):
         """Take nothing more."""
 
 
+@dataclass(slots=True)
+class Caller:
+    """The key that a request came with.
+
+    `owner`: name of the key; empty: no key is needed. `client`: the key's limits, if there are any. `counts`: the
+    request counts at these limits.
+    """
+
+    owner: str = ""
+    client: "Client | None" = None
+    counts: bool = False
+
+    def may_ask(self, model: str) -> bool:
+        """Whether the key allows a model."""
+        return self.client is None or self.client.may_ask(model)
+
+    @property
+    def priority(self) -> int | None:
+        """The priority of the key; None: as the request says."""
+        return None if self.client is None else self.client.key.priority
+
+
 class RequestContext:
     """What is known of one request: enough for its log line, its metrics, and to end it from outside."""
 
     __slots__ = (
         *("begun", "cancel", "endpoint", "error", "headers", "id", "meter", "metrics", "notes"),
-        *("client", "model", "owner", "request", "response", "stream", "taken", "task"),
+        *("caller", "model", "request", "response", "stream", "task"),
     )
 
     def __init__(self, request: web.BaseRequest, metrics: Metrics, origins: Collection[str] = ()) -> None:
@@ -88,19 +111,8 @@ class RequestContext:
         self.cancel: Callable[[], None] | None = None  # ends the work behind the response, once there is some
         self.error: RequestError | None = None
         self.task: asyncio.Task[object] | None = None
-        self.client: Client | None = None  # whose key has limits
-        self.owner = ""  # whose key it came with; empty: none is needed
-        self.taken = False  # it counts at the client
+        self.caller = Caller()
         self.notes: dict[str, str] = {}  # what features say of it, for the log
-
-    def may_ask(self, model: str) -> bool:
-        """Whether its key allows a model."""
-        return self.client is None or self.client.may_ask(model)
-
-    @property
-    def priority(self) -> int | None:
-        """That of its key; None: as the request says."""
-        return None if self.client is None else self.client.key.priority
 
     def serving(self, model: str, stream: bool) -> ModelMetrics:
         """The request asks for a model that is served."""
@@ -146,9 +158,9 @@ class RequestContext:
         response, gone = self.response, status == GONE
         failed = self.error or (response.error if response is not None else None)
         self.metrics.disconnected_clients += gone
-        if self.taken and self.client is not None:
+        if self.caller.counts and self.caller.client is not None:
             prompt, output = (response.prompt_tokens, response.output_tokens) if response is not None else (0, 0)
-            self.client.give(status, prompt, output, time.monotonic())
+            self.caller.client.give(status, prompt, output, time.monotonic())
         if self.endpoint:
             self._count(status, failed)
         path = self.request.rel_url.raw_path

@@ -186,12 +186,12 @@ class Server:
         path = request.rel_url.path
         guarded = self._routes.guarded(path)
         if guarded or (self.settings.guard_status and path != "/live"):
-            context.owner, context.client = self.keys.check(request.headers)
-            client = context.client
+            context.caller.owner, context.caller.client = self.keys.check(request.headers)
+            client = context.caller.client
             if client is not None and guarded and self._routes.counts(request.method, path):
                 try:
                     client.take(time.monotonic())
-                    context.taken = True
+                    context.caller.counts = True
                 finally:
                     context.headers |= client.headers(time.monotonic())
         return self._routes.find(request.method, path)

@@ -153,7 +153,7 @@ class Node:
 
     async def settled(self) -> None:
         """Wait until everything of this node stands in etcd."""
-        await until(lambda: self.bridge.connected and set(self.bridge._mirror.states().values()) <= {"held"})
+        await until(lambda: self.bridge.connected and set(self.bridge._mirror.leases.states.values()) <= {"held"})
         await until(lambda: not self.bridge._mirror.statistics()["pending"])
 
     async def stop(self) -> None:

@@ -95,11 +95,11 @@ class Peer:
                 return self.resync()
 
     def ends(self) -> list[tuple[Call, Any]]:
-        return [(self.end, lease) for lease in self.mirror.ends()]
+        return [(self.end, lease) for lease in self.mirror.leases.ends()]
 
     def grants(self) -> list[tuple[Call, Any]]:
-        self.asking.update(self.mirror.wanted(taken=True))
-        return [(self.grant, lease) for lease in self.mirror.wanted(taken=True)]
+        self.asking.update(self.mirror.leases.wanted(taken=True))
+        return [(self.grant, lease) for lease in self.mirror.leases.wanted(taken=True)]
 
     def words(self) -> list[tuple[Call, Any]]:
         batches, deletions = self.mirror.take()
@@ -219,19 +219,19 @@ class World(RuleBasedStateMachine):
         one, two = self.peers
         for _ in range(12):
             for peer in self.peers:
-                for lease in peer.mirror.held():  # the keep-alive
+                for lease in peer.mirror.leases.held():  # the keep-alive
                     if lease not in self.store.leases:
                         peer.mirror.lost(lease)
                 peer.say()
                 peer.hear()
             # What nobody keeps alive expires: leases of a bridge that crashed, or whose grant nobody heard of.
-            kept = {lease for peer in self.peers for lease in peer.mirror.held()}
+            kept = {lease for peer in self.peers for lease in peer.mirror.leases.held()}
             for lease in self.store.leases - kept:
                 self.store.end(lease)
         for peer in self.peers:
             peer.mirror.expire()
             assert not peer.mirror.statistics()["pending"], "it comes to rest"
-            assert set(peer.mirror.states().values()) <= {"held"}
+            assert set(peer.mirror.leases.states.values()) <= {"held"}
         own = {key: (value, lease) for peer in self.peers for key, value, lease in peer.registry.own_items()}
         assert {key: (item.value, item.lease) for key, item in self.store.keys.items()} == own
         assert one.registry.items() == two.registry.items() == sorted((key, value) for key, (value, _) in own.items())
@@ -282,9 +282,9 @@ def test_a_lease_that_was_never_granted_is_not_revoked(peer: Peer) -> None:
     peer.store.leases.add(7)  # somebody else's
     peer.registry.grant(7)
     peer.say()
-    assert peer.mirror.states() == {"7": "taken"}
+    assert peer.mirror.leases.states == {7: "taken"}
     peer.registry.revoke(7)
-    assert peer.mirror.ends() == []
+    assert peer.mirror.leases.ends() == []
 
 
 def test_a_lease_that_ends_while_it_is_asked_for_is_revoked(peer: Peer) -> None:

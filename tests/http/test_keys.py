@@ -145,7 +145,7 @@ async def test_a_change_that_keeps_size_and_time(file: Path, monkeypatch: pytest
 
 async def things(context: RequestContext) -> web.Response:
     await asyncio.sleep(1.0 if context.request.query_string else 0)
-    return json_response({"priority": context.priority})
+    return json_response({"priority": context.caller.priority})
 
 
 @pytest.fixture

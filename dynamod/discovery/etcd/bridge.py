@@ -65,7 +65,7 @@ class EtcdBridge(Actor):
         client = self._client
         if client is None or not isinstance(reason, Normal):
             return
-        leases = [*self._mirror.held(), *self._mirror.ends()]
+        leases = [*self._mirror.leases.held(), *self._mirror.leases.ends()]
         try:
             async with asyncio.timeout(GOODBYE):
                 await _each(functools.partial(_revoke, client, lease) for lease in leases)
@@ -85,7 +85,7 @@ class EtcdBridge(Actor):
             "connected": self.connected,
             "sessions": self._sessions,
             "revision": self._mirror.revision,
-            "leases": self._mirror.states(),
+            "leases": {f"{lease:x}": state for lease, state in self._mirror.leases.states.items()},
             "keys": {"own": statistics.keys, "foreign": statistics.foreign, **self._mirror.statistics()},
             "last_error": self._error,
         }
@@ -187,7 +187,7 @@ class EtcdBridge(Actor):
         async with client.renewals() as renew:
             while True:
                 self._mirror.heartbeat.clear()
-                leases = self._mirror.held()
+                leases = self._mirror.leases.held()
                 for lease in await renew(leases, patience):
                     log.warning("etcd: lease %x has expired; granting it again", lease)
                     self._mirror.lost(lease)
@@ -200,12 +200,12 @@ class EtcdBridge(Actor):
         again = True  # ask again for ids that were not free
         while True:
             mirror.wake.clear()
-            ends = [functools.partial(self._end, client, lease) for lease in mirror.ends()]
+            ends = [functools.partial(self._end, client, lease) for lease in mirror.leases.ends()]
             # with them, not behind them: that a process is gone is put while its lease ends, and streams wait for it
             await _each([*ends, *self._changes(client)])
-            await _each(functools.partial(self._grant, client, lease) for lease in mirror.wanted(taken=again))
+            await _each(functools.partial(self._grant, client, lease) for lease in mirror.leases.wanted(taken=again))
             await _each(self._changes(client))
-            waiting = len(mirror.wanted(taken=True)) > len(mirror.wanted())
+            waiting = len(mirror.leases.wanted(taken=True)) > len(mirror.leases.wanted())
             again = not await comes(mirror.wake, TAKEN if waiting else None)
 
     def _changes(self, client: EtcdClient) -> list[Callable[[], Coroutine[Any, Any, None]]]:
@@ -229,7 +229,7 @@ class EtcdBridge(Actor):
         try:
             await client.grant(lease, self._settings.ttl)
         except LeaseTaken:
-            known = self._mirror.states().get(f"{lease:x}") == "taken"
+            known = self._mirror.leases.states.get(lease) == "taken"
             if not self._mirror.taken(lease) and not known:
                 log.warning("etcd: lease id %x is held by another node; its keys wait until it is free", lease)
         except LeaseMissing:

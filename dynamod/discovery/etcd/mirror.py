@@ -32,6 +32,37 @@ class Batch(NamedTuple):
     items: list[tuple[str, bytes]]
 
 
+class Leases:
+    """The leases of the node. `states`: of the leases that the node wants. `asked`: granted by us, or perhaps: the answer
+    was lost. `ending`: leases that we end: revision of the end, 0 while it is still to be asked for.
+    """
+
+    def __init__(self) -> None:
+        self.states: dict[int, LeaseState] = {}
+        self.asked: set[int] = set()
+        self.ending: dict[int, int] = {}
+
+    def ends(self) -> list[int]:
+        """Leases to revoke."""
+        return [lease for lease, revision in self.ending.items() if not revision]
+
+    def wanted(self, *, taken: bool = False) -> list[int]:
+        """Leases to grant; `taken`: also those whose id was not free when last asked."""
+        states = ("wanted", "taken") if taken else ("wanted",)
+        return [lease for lease, state in self.states.items() if state in states]
+
+    def held(self) -> list[int]:
+        """Leases to keep alive."""
+        return [lease for lease, state in self.states.items() if state == "held"]
+
+    def forget_ended(self, until: int | None = None) -> None:
+        """Leases whose last echo has come are strangers again: another node may use the id."""
+        for lease, revision in list(self.ending.items()):
+            if revision and (until is None or revision <= until):
+                del self.ending[lease]
+                self.asked.discard(lease)
+
+
 class EtcdMirror:
     """The registry calls the first four methods, in the order of its changes and before any watcher; none raises.
 
@@ -44,9 +75,7 @@ class EtcdMirror:
         self._gone: dict[str, int] = {}  # keys that we deleted, at which revision: older echoes are still to come
         self._dirty: dict[str, None] = {}
         self._flying: set[str] = set()  # taken, outcome not known yet
-        self._leases: dict[int, LeaseState] = {}
-        self._asked: set[int] = set()  # granted by us, or perhaps: the answer was lost
-        self._ending: dict[int, int] = {}  # leases we end: revision of the end, 0 while it is still to be asked for
+        self.leases = Leases()
         self._missing: set[str] = set()  # foreign keys that the last snapshot did not have, in their time of grace
         self._snapshot = 0
         self._oversized: set[str] = set()
@@ -65,14 +94,14 @@ class EtcdMirror:
 
     def granted(self, lease: int) -> None:
         """A lease of the node began. One whose end has not been said yet simply goes on."""
-        self._leases[lease] = "held" if self._ending.pop(lease, None) == 0 else "wanted"
+        self.leases.states[lease] = "held" if self.leases.ending.pop(lease, None) == 0 else "wanted"
         self.wake.set()
 
     def revoked(self, lease: int, keys: list[str]) -> None:
         """A lease ended, and with it its keys, sorted; they are not reported one by one."""
-        self._leases.pop(lease, None)
-        if lease in self._asked:
-            self._ending[lease] = 0
+        self.leases.states.pop(lease, None)
+        if lease in self.leases.asked:
+            self.leases.ending[lease] = 0
         for key in keys:
             self._soil(key)
 
@@ -87,30 +116,21 @@ class EtcdMirror:
 
     # What the bridge says, and what comes of it.
 
-    def ends(self) -> list[int]:
-        """Leases to revoke."""
-        return [lease for lease, revision in self._ending.items() if not revision]
-
     def ended(self, lease: int, revision: int) -> None:
         """A lease is revoked. When the node wants it again meanwhile, it has to be granted anew."""
-        if lease in self._leases:
+        if lease in self.leases.states:
             self.lost(lease)
         else:
-            self._ending[lease] = revision
-
-    def wanted(self, *, taken: bool = False) -> list[int]:
-        """Leases to grant; `taken`: also those whose id was not free when last asked."""
-        states = ("wanted", "taken") if taken else ("wanted",)
-        return [lease for lease, state in self._leases.items() if state in states]
+            self.leases.ending[lease] = revision
 
     def granted_at_last(self, lease: int, *, certain: bool = True) -> None:
         """Etcd has granted a lease, or (not `certain`) may have."""
-        self._asked.add(lease)
-        if lease not in self._leases:  # revoked while we asked
-            self._ending[lease] = 0
+        self.leases.asked.add(lease)
+        if lease not in self.leases.states:  # revoked while we asked
+            self.leases.ending[lease] = 0
             self.wake.set()
         elif certain:
-            self._leases[lease] = "held"
+            self.leases.states[lease] = "held"
             self._settle_lease(lease)
 
     def taken(self, lease: int) -> bool:
@@ -119,31 +139,27 @@ class EtcdMirror:
         It is ours when an answer to us got lost, or when all keys on it are this node's, with the same values: then
         the daemon before this one was killed and its processes went on.
         """
-        if lease not in self._leases:
+        if lease not in self.leases.states:
             return True
         keys = {key: item for key, item in self._remote.items() if item.lease == lease}
         same = bool(keys) and all(self._registry.own(key) == (item.value, lease) for key, item in keys.items())
-        if not same and lease not in self._asked:
-            self._leases[lease] = "taken"
+        if not same and lease not in self.leases.asked:
+            self.leases.states[lease] = "taken"
             return False
-        self._asked.add(lease)
-        self._leases[lease] = "held"
+        self.leases.asked.add(lease)
+        self.leases.states[lease] = "held"
         self.heartbeat.set()
         self._settle_lease(lease)
         return True
 
     def lost(self, lease: int) -> None:
         """Etcd has no such lease (any more): it is wanted anew, with all its keys."""
-        if lease in self._leases:
-            self._leases[lease] = "wanted"
+        if lease in self.leases.states:
+            self.leases.states[lease] = "wanted"
             for key, _, holder in self._registry.own_items():
                 if holder == lease:
                     self._soil(key)
             self.wake.set()
-
-    def held(self) -> list[int]:
-        """Leases to keep alive."""
-        return [lease for lease, state in self._leases.items() if state == "held"]
 
     def take(self) -> tuple[list[Batch], list[tuple[str, int]]]:
         """What to put, and keys to delete with the lease they hang on. Report the outcome of each."""
@@ -155,12 +171,12 @@ class EtcdMirror:
             if own is None:
                 del self._dirty[key]
                 have = self._remote.get(key)
-                if have is not None and self._leases.get(have.lease) == "held":
+                if have is not None and self.leases.states.get(have.lease) == "held":
                     self._flying.add(key)
                     deletions.append((key, have.lease))
                 else:
                     self._settle(key)
-            elif self._leases.get(own[1]) == "held":
+            elif self.leases.states.get(own[1]) == "held":
                 value, lease = own
                 del self._dirty[key]
                 self._flying.add(key)
@@ -219,7 +235,7 @@ class EtcdMirror:
         for key in self._flying:
             self._dirty[key] = None
         self._flying.clear()
-        self._forget_ended()
+        self.leases.forget_ended()
         foreign = [key for key, _ in self._registry.foreign_items() if key.startswith(SHARED)]
         self._missing = {key for key in foreign if key not in items}
         for key in sorted(self._remote):
@@ -238,7 +254,7 @@ class EtcdMirror:
                     self._registry.delete_foreign(key)
                 continue
             self.revision = max(self.revision, revision)
-            self._forget_ended(revision - 1)
+            self.leases.forget_ended(revision - 1)
             if revision <= self._known(key):
                 continue
             self._missing.discard(key)
@@ -248,7 +264,7 @@ class EtcdMirror:
                 self._remote[key] = item
             self._settle(key)
         self._gone = {key: revision for key, revision in self._gone.items() if revision > self.revision}
-        self._forget_ended(self.revision)
+        self.leases.forget_ended(self.revision)
 
     def compacted(self) -> int:
         """The history asked for is not kept: what is missing waits for `expire`. Returns where to follow from."""
@@ -275,16 +291,12 @@ class EtcdMirror:
             "contested": len(self._contested),
         }
 
-    def states(self) -> dict[str, LeaseState]:
-        """State of each lease, by id in hex."""
-        return {f"{lease:x}": state for lease, state in self._leases.items()}
-
     def _settle(self, key: str) -> None:
         """Look at one key: give the registry what others hold, and note what is left to send."""
         if self._closed:
             return
         have = self._remote.get(key)
-        foreign = have is not None and have.lease not in self._asked
+        foreign = have is not None and have.lease not in self.leases.asked
         if have is not None and foreign:
             self._registry.put_foreign(key, have.value)
         elif key not in self._missing:
@@ -293,7 +305,7 @@ class EtcdMirror:
             return
         own = self._registry.own(key)
         if own is None:
-            if have is not None and self._leases.get(have.lease) == "held":
+            if have is not None and self.leases.states.get(have.lease) == "held":
                 self._soil(key)
         elif have is not None and foreign:
             if key not in self._contested:  # putting the key again would begin a fight without an end
@@ -315,10 +327,3 @@ class EtcdMirror:
     def _settle_lease(self, lease: int) -> None:
         for key in [key for key, item in self._remote.items() if item.lease == lease]:
             self._settle(key)
-
-    def _forget_ended(self, until: int | None = None) -> None:
-        """Leases whose last echo has come are strangers again: another node may use the id."""
-        for lease, revision in list(self._ending.items()):
-            if revision and (until is None or revision <= until):
-                del self._ending[lease]
-                self._asked.discard(lease)

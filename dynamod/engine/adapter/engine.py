@@ -1,16 +1,13 @@
 """What such engines have in common: requests as tasks, blocks and load as routers see them, a start that is shown."""
 
-import asyncio
 import contextlib
 import gc
 import hashlib
 import logging
-import multiprocessing
 import os
 import tempfile
-import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import ClassVar, TypeVar
 
@@ -19,7 +16,7 @@ import msgspec
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens, vectors
 from dynamod.message.discovery import Adapter
-from dynamod.message.errors import BadRequest, DynamodError, EngineFailed, RequestError, UserError
+from dynamod.message.errors import BadRequest, EngineFailed, RequestError, UserError
 from dynamod.message.kv_events import Load, Snapshot, TierStored, WorkerEvent
 from dynamod.message.worker import Embed, Generate
 from dynamod.preprocess import checks
@@ -28,11 +25,11 @@ from dynamod.transport.base import Reply
 from ..base import Engine, EngineOptions, EngineRequest, Spawn, answer_limit
 from ..batching.engine import BatchingStatistics
 from ..batching.steps import milliseconds
-from .apart import Apart
 from .arguments import listened
 from .blocks import EngineBlocks
-from .output import StartOutput, one_line, reason, refers
-from .prompts import PromptRate
+from .counts import EngineCounts
+from .processes import EngineEnded, EngineProcesses
+from .requests import OpenRequests
 from .subscription import Subscription
 from .tiers import HostTier
 from .tracker import keep_tracker_apart
@@ -40,27 +37,16 @@ from .tracker import keep_tracker_apart
 log = logging.getLogger("dynamod.engine")
 T = TypeVar("T")
 
-SAID = 10.0
-"""Seconds between two log lines about the same stage of the start."""
 USUAL_START = "half a minute is normal, three minutes on a busy CPU; large models take longer"
-CLOSE = 0.8
-"""Seconds that the engine's processes get to end: a component has one. The daemon kills what is left of the group."""
-REASON = 500
-"""Characters of the engine's reason: it may list all models that it knows."""
 SHORT = 60
 """Bytes of a folder in which engines can open sockets with long names."""
 
 
-class EngineEnded(DynamodError):
-    """The engine's processes have ended: the worker ends too, and its supervisor starts it again."""
-
-
 class AdapterEngine(Engine[Generate]):
-    """`load_engine` calls `stage` for what takes long, sets `block_size`, `room` (tokens of a prompt and its answer
-    together), `total_blocks` and `vocabulary`, and calls `serve_blocks` if there are events. `queued`, `used_blocks`,
-    `queried` and `hits` (tokens, for the prefix cache) are what the engine reports; `steps` counts its steps.
-    `host_tier`: what it copies, where it has such a tier. `product`: the engine's name as it is written.
-    One that has been started for vectors sets `embedding_length`, and has `vectors_of`.
+    """`load_engine` calls `processes.stage` for what takes long, sets `block_size`, `room` (tokens of a prompt and its
+    answer together), `counts.total_blocks` and `vocabulary`, and calls `serve_blocks` if there are events. `counts`:
+    reports of the engine. `open`: its requests. `host_tier`: the host's memory, where the engine has such a tier.
+    `product`: the engine's name as it is written. An engine of vectors sets `embedding_length`, and has `vectors_of`.
     """
 
     serves: tuple[type[EngineRequest], ...] = (Generate,)
@@ -71,15 +57,11 @@ class AdapterEngine(Engine[Generate]):
         super().__init__(options, spawn)
         self.blocks: EngineBlocks | None = None
         self.host_tier: HostTier | None = None
-        self.prompt_rate = PromptRate()
-        self.block_size = self.room = self.vocabulary = self.total_blocks = self.used_blocks = 0
-        self.tokens = self.steps = self.queued = self.queried = self.hits = self.preemptions = 0
-        self.open = 0  # requests
-        self._answers: dict[Reply, int] = {}  # of these, with the tokens of their prompts
+        self.counts, self.open = EngineCounts(), OpenRequests()
+        self.block_size = self.room = self.vocabulary = 0
         self.can = self.capabilities  # as it has been started
         self.adapters: tuple[Adapter, ...] = ()  # that it has been started with, set by `load_engine`
-        self._output: StartOutput | None = None
-        self._apart = Apart(self.name)
+        self.processes = EngineProcesses(self.name, self.product)
 
     async def start(self) -> None:
         """Load. Raises UserError with the engine's own reason for what it refuses."""
@@ -92,7 +74,7 @@ class AdapterEngine(Engine[Generate]):
         for name, value in wanted.items():
             os.environ.setdefault(name, value)
         keep_tracker_apart()
-        self._output = output = StartOutput(notes=log.isEnabledFor(logging.DEBUG))
+        output = self.processes.read_output(self.progress)
         log.info("%s starts: %s", self.product, USUAL_START)
         try:
             await self.load_engine()
@@ -100,10 +82,7 @@ class AdapterEngine(Engine[Generate]):
             raise
         except Exception as error:
             log.debug("%s does not start", self.product, exc_info=error)
-            await asyncio.sleep(0.1)  # the last lines of its processes
-            why = (reason(output.lines) if refers(str(error)) else "") or one_line(error)
-            why = f"{why[:REASON]} ..." if len(why) > REASON else why
-            problem = f"{self.product} cannot serve {self.options.path}: {why}"
+            problem = f"{self.product} cannot serve {self.options.path}: {await self.processes.why(error)}"
             raise UserError(problem, "the worker's log has more") from None
         finally:
             output.close()
@@ -134,14 +113,6 @@ class AdapterEngine(Engine[Generate]):
         folder = self.options.sockets or tempfile.mkdtemp(prefix=f"dynamod-{self.name}-")
         return f"{folder}/{hashlib.blake2b(f'{os.getpid()}'.encode(), digest_size=4).hexdigest()}"
 
-    async def stage(self, what: str, work: Callable[[], T]) -> T:
-        """Do a part of the start in a thread; say what it is, and since when."""
-        began, future = time.monotonic(), self._apart.do(work)
-        self.progress(f"{self.name} {what}, since {time.strftime('%H:%M:%S')}")
-        while not (await asyncio.wait([future], timeout=SAID))[0]:
-            log.info("%s %s, for %.0f s", self.name, what, time.monotonic() - began)
-        return future.result()
-
     def serve_blocks(self, endpoint: str | None, replay: str | None, ranks: int) -> None:
         """Listen to the KV events of all ranks: where the first publishes, and where it repeats what was lost."""
         found = [(listened(endpoint, rank), listened(replay, rank)) for rank in range(ranks)]
@@ -168,12 +139,12 @@ class AdapterEngine(Engine[Generate]):
         reply.on_cancel(task.cancel)
 
     async def _answer(self, request: Generate, reply: Reply, limit: int) -> None:
-        self._answers[reply] = tokens.count(request.token_ids) + tokens.count(request.prior_output)
+        self.open.answers[reply] = tokens.count(request.token_ids) + tokens.count(request.prior_output)
         try:
             with self._worked_on(request, reply):
                 await self.generate(request, reply, limit)
         finally:
-            del self._answers[reply]
+            del self.open.answers[reply]
 
     async def _embed(self, request: Embed, reply: Reply) -> None:
         with self._worked_on(request, reply):
@@ -187,9 +158,9 @@ class AdapterEngine(Engine[Generate]):
     @contextlib.contextmanager
     def _worked_on(self, request: Generate | Embed, reply: Reply) -> Iterator[None]:
         """What is raised ends the request alone, unless the engine has ended."""
-        self.open += 1
         try:
-            yield
+            with self.open.one():
+                yield
         except RequestError as error:
             reply.raised(error)
         except EngineEnded:
@@ -197,20 +168,6 @@ class AdapterEngine(Engine[Generate]):
         except Exception as error:
             log.warning("%s: request %s failed", self.name, request.request_id, exc_info=error)
             reply.failed("EngineFailed", f"{self.name}: {type(error).__name__}: {error}")
-        finally:
-            self.open -= 1
-
-    def lengths(self) -> tuple[list[int], list[int]] | None:
-        """Tokens of each prompt that has no token yet, oldest first, and KV tokens of each answer that has begun.
-
-        None: there are other requests than those that are answered here.
-        """
-        if self.open != len(self._answers):
-            return None
-        answers = self._answers.items()
-        return [count for reply, count in answers if not reply.sent], [
-            count + reply.sent for reply, count in answers if reply.sent
-        ]
 
     @abstractmethod
     async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
@@ -239,21 +196,6 @@ class AdapterEngine(Engine[Generate]):
         checks.token_ids(ids, "token_ids", self.vocabulary)
         return ids
 
-    def ended(self) -> EngineEnded:
-        """The engine's processes have ended, perhaps with a reason in what they have printed."""
-        why = reason(self._output.lines) if self._output is not None else ""
-        return EngineEnded(f"{self.product}'s engine process has ended{f' ({why})' if why else ''}")
-
-    async def shut_down(self, work: Callable[[], object] | None) -> None:
-        """End its processes; None: it is still loading. Python would wait for them at the end."""
-        if work is None:
-            for child in multiprocessing.active_children():
-                child.kill()
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE):
-                await self._apart.do(work)
-
     def begun(self, request: Generate, reply: Reply, cached: int | None) -> None:
         """The first tokens of an answer come; so many of its prompt were in the engine's cache. None: not known."""
         self.prefill_completed(reply)
@@ -262,7 +204,7 @@ class AdapterEngine(Engine[Generate]):
 
     def send(self, reply: Reply, ids: Sequence[int], finish: str | None) -> None:
         """New tokens of an answer, at most once per step. The hot path."""
-        self.tokens += len(ids)
+        self.counts.tokens += len(ids)
         reply.tokens(tokens.pack(ids), len(ids), finish)
 
     def footprint(self, request: Generate) -> tuple[tuple[int, ...], int] | None:
@@ -283,16 +225,16 @@ class AdapterEngine(Engine[Generate]):
 
     def load(self) -> Load:
         """The engine reports when it steps; what is open here is known at once."""
-        waiting = min(self.queued, self.open)
-        active = min(self.used_blocks, self.total_blocks) if self.open else 0
+        waiting = min(self.counts.queued, self.open.count)
+        active = min(self.counts.used_blocks, self.counts.total_blocks) if self.open.count else 0
         tier, blocks = self.host_tier, self.blocks
         return Load(
-            running=self.open - waiting,
+            running=self.open.count - waiting,
             waiting=waiting,
             active_blocks=active,
-            total_blocks=self.total_blocks,
-            hit_rate=self.hits / max(1, self.queried),
-            prefill_ms=milliseconds(self.prompt_rate.takes(self.block_size)),
+            total_blocks=self.counts.total_blocks,
+            hit_rate=self.counts.hits / max(1, self.counts.queried),
+            prefill_ms=milliseconds(self.counts.prompt_rate.takes(self.block_size)),
             host_ms=milliseconds(tier.load_seconds_of(blocks.host)) if tier and blocks else 0.0,
         )
 
@@ -302,9 +244,9 @@ class AdapterEngine(Engine[Generate]):
         cached = len(self.blocks.device) - load.active_blocks if self.blocks is not None else 0
         return BatchingStatistics(
             **msgspec.structs.asdict(load),
-            tokens=self.tokens,
-            steps=self.steps,
+            tokens=self.counts.tokens,
+            steps=self.counts.steps,
             cached_blocks=max(0, cached),
-            preemptions=self.preemptions,
+            preemptions=self.counts.preemptions,
             host_tier=self.host_tier.statistics(self.blocks.host) if self.host_tier and self.blocks else None,
         )

@@ -89,7 +89,7 @@ class EmbeddingModel(Model):
                 work.append(Work(self.slots, filled, [0] * rest, None))
                 filled += rest
         last_errors.clear()
-        code = api.llama_decode(self._context, self._batch.of(work, {}, every=True))
+        code = api.llama_decode(self._context, self._batch.of(work, every=True))
         try:
             if code:
                 raise StepFailed(

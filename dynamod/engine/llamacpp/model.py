@@ -4,7 +4,7 @@ import ctypes
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,6 @@ class Model:
         self._model: Any = None
         self._context: Any = None
         self._arguments = arguments
-        self._chosen: dict[int, int] = {}  # by the last step, for each slot
         last_errors.clear()
         began = time.monotonic()
         try:
@@ -158,7 +157,6 @@ class Model:
             )
         self.ranges = Ranges(api, self._context, self.slots, arguments.block_size) if spare else None
         self.states = None if self.shares else States(api, self._context)
-        self._transfers: Transfers | None = self.ranges or self.states
         self._batch = Batch(api, arguments.max_num_batched_tokens)
         log.info("llama.cpp: %d KV cells, %d threads, context %d", cells, params.n_threads, self.context_length)
 
@@ -177,6 +175,10 @@ class Model:
             self._transfers.measure(lambda position: self.step([], [Work(0, position, one, None)]))
             self._api.llama_memory_clear(self._memory, False)
         return rate
+
+    @property
+    def _transfers(self) -> Transfers | None:
+        return self.ranges or self.states
 
     @property
     def export_bytes(self) -> int:
@@ -214,9 +216,8 @@ class Model:
             return []
         self.adapters.use(self._context, adapter)
         last_errors.clear()
-        chosen, self._chosen = self._chosen, {}
         try:
-            code = api.llama_decode(self._context, self._batch.of(work, chosen))
+            code = api.llama_decode(self._context, self._batch.of(work))
         except KeyError:
             raise StepFailed("the step before has failed") from None
         if code:
@@ -235,7 +236,7 @@ class Model:
         for (slot, sampler), row, index in zip(wanted, logits, best, strict=True):
             one = Picked(index) if sampler.plain and np.isfinite(row[index]) else _pick(sampler, row)
             picked.append(one)
-            self._chosen[slot] = index = 0 if isinstance(one, Exception) else one.index
+            self._batch.chosen[slot] = index = 0 if isinstance(one, Exception) else one.index
             sampler.take(index)
         return picked
 
@@ -277,6 +278,7 @@ class Batch:
     """llama.cpp's batch over arrays that are made once."""
 
     def __init__(self, api: Any, most: int) -> None:
+        self.chosen: dict[int, int] = {}  # ids by the last step, for each slot
         self._token, self._position, self._slot = (np.zeros(most, np.int32) for _ in range(3))
         self._wanted = np.zeros(most, np.int8)
         self._one = np.ones(most, np.int32)
@@ -292,11 +294,13 @@ class Batch:
             logits=_pointer(self._wanted, ctypes.c_int8),
         )
 
-    def of(self, work: Sequence[Work], chosen: Mapping[int, int], *, every: bool = False) -> Any:
-        """The batch of these rows, valid until the next call. `chosen`: by slot, for rows without ids.
+    def of(self, work: Sequence[Work], *, every: bool = False) -> Any:
+        """The batch of these rows, valid until the next call. A row without ids gets the id that was chosen last.
 
-        `every`: something is wanted of each token, and not only of the last one of a row with a sampler.
+        Raises KeyError where no id was chosen. `every`: something is wanted of each token, and not only of the last
+        one of a row with a sampler.
         """
+        chosen, self.chosen = self.chosen, {}
         at = 0
         for one in work:
             ids = one.ids or (chosen[one.slot],)

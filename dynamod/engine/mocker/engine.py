@@ -11,7 +11,7 @@ import msgspec
 from dynamod.kvcache.hashes import PrefixHashes, block_hashes
 from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
-from dynamod.message.discovery import PREFILL, Capabilities, ModelCard
+from dynamod.message.discovery import PREFILL, Capabilities
 from dynamod.message.kv_events import Removed, Stored
 from dynamod.message.worker import MATCHED, Embed, Generate, Grammar, TransferShape
 from dynamod.transport.base import Reply
@@ -28,7 +28,7 @@ from .output import Stream
 from .own_transfer import MockerTransfer
 from .scheduler import Scheduler, Step
 from .scheduler import Sequence as Scheduled
-from .tiers import block_times, simulated
+from .tiers import block_times, load_seconds, simulated
 from .timing import TIMINGS
 
 if TYPE_CHECKING:
@@ -161,7 +161,9 @@ class Mocker(BatchingEngine):
     async def start(self) -> None:
         """Read the card (weights are not needed), wait for `startup_time`, begin to step."""
         arguments = self.arguments
-        card, vocabulary = await self._read()
+        card, path = await self._model_card(), self.options.config_path or self.options.path
+        assert path is not None
+        vocabulary = await asyncio.to_thread(output.vocabulary_size, path)
         self.caching = arguments.enable_prefix_caching
         types = (*card.types, "embeddings", "score")
         self._card = msgspec.structs.replace(
@@ -216,13 +218,6 @@ class Mocker(BatchingEngine):
         if isinstance(self.own_transfer, MockerTransfer):
             self.own_transfer.close()
 
-    async def _read(self) -> tuple[ModelCard, int]:
-        """The model's card and the size of its vocabulary."""
-        options = self.options
-        card = await self._model_card()
-        assert options.path is not None
-        return card, await asyncio.to_thread(output.vocabulary_size, options.config_path or options.path)
-
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
         """Have a request computed, by the rank that has it soonest."""
         sequence = self._sequence(request, reply, limit)
@@ -250,10 +245,7 @@ class Mocker(BatchingEngine):
             return self._constrained(request, request.grammar, reply, seed, hashes, limit)
         ids = output.OutputIds(request.token_ids, seed, self._table)
         stream = Stream(reply, request, ids, self.block_size, hashes)
-        return Scheduled(stream, tuple(hashes.blocks), prompt + done, limit - done, self._name(stream))
-
-    def _name(self, stream: Stream) -> Callable[[int], int | None]:
-        return stream.name if self.caching else lambda _index: None  # no block can be found again
+        return Scheduled(stream, tuple(hashes.blocks), prompt + done, limit - done, _name(stream, self.caching))
 
     def _constrained(
         self, request: Generate, grammar: Grammar, reply: Reply, seed: int, hashes: PrefixHashes, limit: int
@@ -270,7 +262,7 @@ class Mocker(BatchingEngine):
         ids = ConstrainedIds(key, matcher, self._preferences, prior, request.stops.min_tokens or 0, closing)
         stream = Stream(reply, request, ids, self.block_size, hashes)
         blocks, done = tuple(hashes.blocks), len(prior)
-        sequence = Scheduled(stream, blocks, prompt + done, limit - done, self._name(stream))
+        sequence = Scheduled(stream, blocks, prompt + done, limit - done, _name(stream, self.caching))
 
         def ends(count: int) -> None:
             sequence.max_tokens = min(sequence.max_tokens, count)
@@ -304,7 +296,7 @@ class Mocker(BatchingEngine):
         names = block_hashes((request.token_ids + request.prior_output)[:-4], self.block_size)
         here = max(rank.scheduler.pool.cached_prefix(names) for rank in self.ranks)
         below = self.tiers.found(names[here:]) if self.tiers is not None else 0
-        names, seconds = names[: here + below], self._load_seconds(names[here : here + below])
+        names, seconds = names[: here + below], load_seconds(self.tiers, names[here : here + below], self.block_times())
         size = self.block_size * self.arguments.kv_bytes_per_token
         return StoredExport(names, size, here, seconds, put, done, room).cancel
 
@@ -322,12 +314,6 @@ class Mocker(BatchingEngine):
         ratio = self.arguments.speedup_ratio or 1.0
         prefill, host, disk = block_times(self.arguments, TIMINGS[self.arguments.timing])
         return prefill / ratio, *((0.0, 0.0) if self.tiers is None else (host / ratio, disk / ratio))
-
-    def _load_seconds(self, names: Sequence[int]) -> float:
-        """Until these blocks have come from tiers."""
-        levels = [self.tiers.where(name) for name in names] if self.tiers is not None else []
-        _, host, disk = self.block_times()
-        return sum([host if level is not None and level.medium == "CPU_PINNED" else disk for level in levels])
 
     def _rank(self, blocks: Sequence[int], length: int) -> Rank:
         """Where a prompt is computed soonest: by what is not cached there and what waits there; then the most free."""
@@ -370,3 +356,8 @@ def _held_to_the_form(grammar: Grammar) -> Grammar:
     """Noise would never come to the end of reasoning or calls, so neither begins but where the prompt has begun it."""
     closing = "" if grammar.opening else grammar.closing
     return msgspec.structs.replace(grammar, opening="", closing=closing, calls="")
+
+
+def _name(stream: Stream, caching: bool) -> Callable[[int], int | None]:
+    """The names of a sequence's blocks; without a cache no block can be found again."""
+    return stream.name if caching else lambda _index: None

@@ -36,6 +36,13 @@ def block_times(settings: SchedulerSettings, timing: Timing) -> tuple[float, flo
     return prefill, size / settings.host_gbps, size / settings.disk_gbps
 
 
+def load_seconds(tiers: Tiers | None, names: Seq[int], times: tuple[float, float, float]) -> float:
+    """Seconds until blocks have come from tiers. `times`: of a block, as `block_times` says."""
+    levels = [tiers.where(name) for name in names] if tiers is not None else []
+    _, host, disk = times
+    return sum([host if level is not None and level.medium == "CPU_PINNED" else disk for level in levels])
+
+
 @dataclass(slots=True, eq=False)
 class Load:
     """A prompt with all its room `held`; its first blocks are `here`, `names` come, and the last one is `due`."""

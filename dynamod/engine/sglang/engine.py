@@ -55,9 +55,9 @@ class SgLang(AdapterEngine):
         self._dead = asyncio.Event()
         # Its processes send SIGQUIT when they fail, which would end this one before the reason is known.
         asyncio.get_running_loop().add_signal_handler(signal.SIGQUIT, self._dead.set)
-        await self.stage("imports SGLang", self._import)
-        values = await self.stage("reads the configuration", self._values)
-        self._engine = engine = await self.stage("loads the model", lambda: self._made(values))
+        await self.processes.stage("imports SGLang", self._import)
+        values = await self.processes.stage("reads the configuration", self._values)
+        self._engine = engine = await self.processes.stage("loads the model", lambda: self._made(values))
         if self._ports is not None:
             self._ports.close()
         if self.options.node_rank:  # the leader has the tokenizer's part; this one only computes
@@ -74,7 +74,7 @@ class SgLang(AdapterEngine):
         self._incremental = bool(arguments.incremental_streaming_output)
         self.room = min(manager.context_len, int(info["max_total_num_tokens"]))
         self.block_size, self.vocabulary = int(values["page_size"]), int(manager.model_config.vocab_size)
-        self.total_blocks = int(info["max_total_num_tokens"]) // self.block_size * ranks
+        self.counts.total_blocks = int(info["max_total_num_tokens"]) // self.block_size * ranks
         if values.get("enable_deterministic_inference"):
             self.can = msgspec.structs.replace(self.can, exact_continuation=True, greedy_continuation=False, seed=True)
         if compiles_forms(arguments):
@@ -167,8 +167,8 @@ class SgLang(AdapterEngine):
                     self._aborted(meta["finish_reason"].get("message"), reply, lacks=bool(params) and not sent)
                     return
                 if not sent:
-                    self.queried += meta["prompt_tokens"]
-                    self.hits += meta["cached_tokens"]
+                    self.counts.queried += meta["prompt_tokens"]
+                    self.counts.hits += meta["cached_tokens"]
                     self.begun(request, reply, meta["cached_tokens"])
                     if params and self.own_transfer is not None:
                         self.own_transfer.transfers += 1
@@ -195,16 +195,14 @@ class SgLang(AdapterEngine):
 
     async def computed(self, request: Generate, params: Mapping[str, Any]) -> None:
         """Compute a prompt, with the first token of its answer, and send it to another engine. Raises RequestError."""
-        self.open += 1
         try:
-            async for chunk in await self._chunks(request, answer_limit(request, self.room), params):
-                found = chunk["meta_info"]["finish_reason"] or {}
-                if found.get("type") == "abort":
-                    raise EngineFailed(f"SGLang ended the prompt: {found.get('message')}")
+            with self.open.one():
+                async for chunk in await self._chunks(request, answer_limit(request, self.room), params):
+                    found = chunk["meta_info"]["finish_reason"] or {}
+                    if found.get("type") == "abort":
+                        raise EngineFailed(f"SGLang ended the prompt: {found.get('message')}")
         except ValueError as error:
             raise BadRequest(f"SGLang refuses the prompt: {error}") from None
-        finally:
-            self.open -= 1
 
     async def _chunks(self, request: Generate, limit: int, params: Mapping[str, Any] | None) -> AsyncIterator[Any]:
         """What SGLang makes of a request. `params`: of a transfer."""
@@ -230,17 +228,17 @@ class SgLang(AdapterEngine):
     async def _watch(self) -> None:
         """SGLang watches its processes, and sends SIGQUIT when one has ended."""
         await self._dead.wait()
-        raise self.ended()
+        raise self.processes.ended()
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOAD_INTERVAL)
-            if self.open:
+            if self.open.count:
                 loads = await self._manager.get_loads()
-                self.queued = sum([one.num_waiting_reqs for one in loads])
-                self.used_blocks = sum([one.num_used_tokens for one in loads]) // self.block_size
+                self.counts.queued = sum([one.num_waiting_reqs for one in loads])
+                self.counts.used_blocks = sum([one.num_used_tokens for one in loads]) // self.block_size
 
     async def close(self) -> None:
         """End SGLang's processes."""
         engine, self._engine = self._engine, None
-        await self.shut_down(None if engine is None else engine.shutdown)
+        await self.processes.shut_down(None if engine is None else engine.shutdown)

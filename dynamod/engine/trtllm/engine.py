@@ -18,8 +18,9 @@ from dynamod.preprocess.source import is_compiled
 from dynamod.transport.base import Reply
 
 from ..adapter.blocks import EngineBlocks
-from ..adapter.engine import AdapterEngine, EngineEnded
+from ..adapter.engine import AdapterEngine
 from ..adapter.output import one_line
+from ..adapter.processes import EngineEnded
 from ..own_transfer import digest
 from .arguments import NAMES, compiled_length, llm_arguments
 from .events import Events
@@ -57,8 +58,10 @@ class TrtLlm(AdapterEngine):
         compiled = is_compiled(path)
         if (chosen := NAMES.devices(os.environ, self.options.base_gpu_id, values)) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = chosen
-        make, self._params, self._refused = await self.stage("imports TensorRT-LLM", lambda: _classes(compiled))
-        self._llm = llm = await self.stage("loads the model", lambda: make(**values))
+        make, self._params, self._refused = await self.processes.stage(
+            "imports TensorRT-LLM", lambda: _classes(compiled)
+        )
+        self._llm = llm = await self.processes.stage("loads the model", lambda: make(**values))
         lengths = [values.get("max_seq_len"), self._card.context_length, compiled_length(path) if compiled else 0]
         self.room = min([int(length) for length in lengths if length], default=MOST)
         self.vocabulary = ANY_TOKEN
@@ -97,14 +100,11 @@ class TrtLlm(AdapterEngine):
         """Compute a prompt for another engine: what TensorRT-LLM says to that. Raises RequestError, EngineEnded."""
         wanted = self._transfer_params(request_type=CONTEXT)
         found: Any = None
-        self.open += 1
-        try:
+        with self.open.one():
             limit = tokens.count(request.prior_output) + 1
             async with self._result(request, limit, disaggregated_params=wanted) as result:
                 async for output in result:
                     found = output.outputs[0].disaggregated_params or found
-        finally:
-            self.open -= 1
         if found is None:
             raise EngineFailed("TensorRT-LLM did not say where the blocks of the prompt are")
         return plain(found)
@@ -156,7 +156,7 @@ class TrtLlm(AdapterEngine):
             async for event in llm.get_kv_cache_events_async(timeout=SILENCE):
                 for rank, one in found.read(event, blocks.block_size):
                     blocks.apply(rank, one)
-                self.total_blocks = max(self.total_blocks, found.total_blocks)
+                self.counts.total_blocks = max(self.counts.total_blocks, found.total_blocks)
             await asyncio.sleep(PAUSE)
 
     async def _read_statistics(self, llm: Any) -> None:
@@ -168,18 +168,18 @@ class TrtLlm(AdapterEngine):
     def _take(self, step: Mapping[str, Any]) -> None:
         """The statistics of a step."""
         cache, batch = step.get("kvCacheStats") or {}, step.get("inflightBatchingStats") or {}
-        self.steps += 1
-        self.queued = int(step.get("numQueuedRequests") or 0)
-        self.preemptions += int(batch.get("numPausedRequests") or 0)
-        self.used_blocks = int(cache.get("usedNumBlocks") or 0)
-        self.total_blocks = int(cache.get("maxNumBlocks") or self.total_blocks)
-        self.hits = int(cache.get("reusedBlocks") or 0)
-        self.queried = self.hits + int(cache.get("missedBlocks") or 0)
+        self.counts.steps += 1
+        self.counts.queued = int(step.get("numQueuedRequests") or 0)
+        self.counts.preemptions += int(batch.get("numPausedRequests") or 0)
+        self.counts.used_blocks = int(cache.get("usedNumBlocks") or 0)
+        self.counts.total_blocks = int(cache.get("maxNumBlocks") or self.counts.total_blocks)
+        self.counts.hits = int(cache.get("reusedBlocks") or 0)
+        self.counts.queried = self.counts.hits + int(cache.get("missedBlocks") or 0)
 
     async def close(self) -> None:
         """End TensorRT-LLM's processes."""
         llm, self._llm = self._llm, None
-        await self.shut_down(None if llm is None else llm.shutdown)
+        await self.processes.shut_down(None if llm is None else llm.shutdown)
 
 
 def _classes(compiled: bool) -> tuple[Any, Any, tuple[type[Exception], ...]]:

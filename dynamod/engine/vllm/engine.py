@@ -13,21 +13,23 @@ from typing import Any
 import msgspec
 
 from dynamod.message import tokens
-from dynamod.message.discovery import Adapter, Capabilities
+from dynamod.message.discovery import Adapter, Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError, UserError
 from dynamod.message.kv_events import ForwardPass
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
-from ..adapter.engine import CLOSE, SHORT, AdapterEngine
+from ..adapter.engine import SHORT, AdapterEngine
 from ..adapter.forms import FORMS
 from ..adapter.output import one_line
 from ..adapter.ports import ReservedPorts
+from ..adapter.processes import CLOSE
 from ..adapter.tiers import HostTier, split
 from ..lora import LATE, check_folder
 from ..own_transfer import digest
 from .arguments import NAMES, config_paths, defaults, leader, over_nodes
 from .lora import VllmAdapters, with_lora
+from .names import load_names
 from .request import logprobs, prompt_logprobs, sampling
 from .statistics import Statistics
 from .tiers import with_tier
@@ -77,25 +79,25 @@ class Vllm(AdapterEngine):
 
     async def load_engine(self) -> None:
         """Import vLLM, load, listen to its events."""
-        await self.stage("imports vLLM", lambda: importlib.import_module("vllm.v1.engine.async_llm"))
-        config = await self.stage("reads the configuration", self._config)
+        await self.processes.stage("imports vLLM", lambda: importlib.import_module("vllm.v1.engine.async_llm"))
+        config = await self.processes.stage("reads the configuration", self._config)
         if self.options.node_rank:  # the leader has the scheduler; this one only computes
-            self._workers = await self.stage("loads the model", lambda: self._follow(config))
+            self._workers = await self.processes.stage("loads the model", lambda: _follow(config))
             self.block_size = config.cache_config.block_size
             self.spawn(self._watch(lambda: self._workers.is_failed), "watch")
             return
         transfer = config.kv_transfer_config
         if self.options.disaggregation_mode != "aggregated" and transfer.kv_connector == CONNECTOR:
             lease = transfer.get_from_extra_config("kv_lease_duration", LEASE)
-            self.own_transfer = VllmTransfer(self, self._layout(config), float(lease))
+            self.own_transfer = VllmTransfer(self, _layout(self._card, config), float(lease))
             self.can = msgspec.structs.replace(self.can, handoff=True)
-        self._llm = llm = await self.stage("loads the model", lambda: self._load(config))
+        self._llm = llm = await self.processes.stage("loads the model", lambda: self._load(config))
         cache, ranks = config.cache_config, config.parallel_config.data_parallel_size
         self.block_size, self.room = cache.block_size, config.model_config.max_model_len
         self._statistics.blocks, self._statistics.count = cache.num_gpu_blocks or 0, ranks
-        self.total_blocks = self._statistics.blocks * ranks
+        self.counts.total_blocks = self._statistics.blocks * ranks
         self.vocabulary = config.model_config.get_vocab_size()
-        self._import_names()
+        self._vllm = load_names()
         if config.lora_config is not None:
             await self._begin_adapters()
         events = config.kv_events_config
@@ -181,7 +183,8 @@ class Vllm(AdapterEngine):
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._statistics = Statistics(self)
-        ports = self._side_channel(config.parallel_config.data_parallel_size) if self.own_transfer else None
+        host, ranks = self.options.transfer_host, config.parallel_config.data_parallel_size
+        ports = _side_channel(host, ranks) if self.own_transfer else None
         llm = AsyncLLM.from_vllm_config(config, stat_loggers=[self._statistics.of_rank], disable_log_stats=True)
         if ports is not None:
             ports.close()
@@ -189,41 +192,6 @@ class Vllm(AdapterEngine):
         if manager is not None:  # it adds a logger for Prometheus, which costs time per step, and nobody reads it
             manager.stat_loggers[:] = manager.stat_loggers[:1]
         return llm
-
-    def _side_channel(self, ranks: int) -> ReservedPorts | None:
-        """Where other engines ask this one about its memory; a rank adds its number to the port."""
-        os.environ.setdefault("VLLM_NIXL_SIDE_CHANNEL_HOST", self.options.transfer_host)
-        if "VLLM_NIXL_SIDE_CHANNEL_PORT" in os.environ:
-            return None
-        ports = ReservedPorts(os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"], ranks)
-        os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(ports.first)
-        return ports
-
-    def _layout(self, config: Any) -> str:
-        import vllm
-
-        model, cache = config.model_config, config.cache_config
-        return digest("vllm", vllm.__version__, self._card.mdc_sum, model.dtype, cache.cache_dtype, cache.block_size)
-
-    def _follow(self, config: Any) -> Any:
-        """The part of a node that is not the leader, as `vllm serve --headless` has it."""
-        from vllm.v1.executor.multiproc_executor import MultiprocExecutor
-
-        workers = MultiprocExecutor(config, monitor_workers=False)
-        workers.start_worker_monitor()
-        return workers
-
-    def _import_names(self) -> None:
-        """Names that each request needs; vLLM can be imported now."""
-        from vllm import SamplingParams
-        from vllm.exceptions import GracefulHTTPError, VLLMClientError
-        from vllm.inputs.engine import tokens_input
-        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
-        from vllm.v1.engine.exceptions import EngineDeadError
-
-        self._params, self._delta, self._prompt = SamplingParams, RequestOutputKind.DELTA, tokens_input
-        self._form = StructuredOutputsParams
-        self._refused, self._full, self._dead = (VLLMClientError, ValueError), GracefulHTTPError, EngineDeadError
 
     # Serving.
 
@@ -300,7 +268,7 @@ class Vllm(AdapterEngine):
     async def _vector(self, name: str, ids: list[int]) -> Sequence[float]:
         found: Sequence[float] = ()
         with self._refusals():
-            async for output in self._llm.encode(self._prompt(ids), self._pooling_params(task="embed"), name):
+            async for output in self._llm.encode(self._vllm.prompt(ids), self._pooling_params(task="embed"), name):
                 found = output.outputs.data.tolist()
         return found
 
@@ -309,13 +277,9 @@ class Vllm(AdapterEngine):
         request = msgspec.structs.replace(request, grammar=None)  # nobody gets the token
         wanted = {**sampling(request, PREFILLED + tokens.count(request.prior_output)), "logprobs": None}
         params: Mapping[str, Any] | None = None
-        self.open += 1
-        try:
-            with self._refusals():
-                async for output in self._outputs(request, wanted, asked):
-                    params = output.kv_transfer_params or params
-        finally:
-            self.open -= 1
+        with self.open.one(), self._refusals():
+            async for output in self._outputs(request, wanted, asked):
+                params = output.kv_transfer_params or params
         if not params:
             raise EngineFailed("vLLM did not say where the blocks of the prompt are")
         return dict(params)
@@ -326,9 +290,12 @@ class Vllm(AdapterEngine):
         """Outputs of vLLM. `params`: of a transfer."""
         extra: dict[str, Any] = {"extra_args": {"kv_transfer_params": dict(params)}} if params else {}
         if (form := wanted.get("structured_outputs")) is not None:
-            extra["structured_outputs"] = self._form(**form)
-        found = self._params(**{**wanted, **extra}, output_kind=self._delta)
-        prompt, lora = self._prompt(self.prompt(request)), self._loras.of(request) if self._loras is not None else {}
+            extra["structured_outputs"] = self._vllm.form(**form)
+        found = self._vllm.params(**{**wanted, **extra}, output_kind=self._vllm.delta)
+        prompt, lora = (
+            self._vllm.prompt(self.prompt(request)),
+            self._loras.of(request) if self._loras is not None else {},
+        )
         outputs: AsyncIterator[Any] = self._llm.generate(prompt, found, request.request_id, **lora)
         return outputs
 
@@ -339,11 +306,11 @@ class Vllm(AdapterEngine):
             yield
         except RequestError:
             raise
-        except self._dead:
-            raise self.ended() from None
-        except self._full as error:
+        except self._vllm.dead:
+            raise self.processes.ended() from None
+        except self._vllm.full as error:
             raise Overloaded(str(error)) from None
-        except self._refused as error:
+        except self._vllm.refused as error:
             raise BadRequest(f"vLLM refuses the request: {one_line(error)}") from None
 
     def forward_pass(self, rank: int) -> ForwardPass | None:
@@ -354,16 +321,43 @@ class Vllm(AdapterEngine):
         """An idle engine that ends is not seen by any request."""
         while not failed():  # noqa: ASYNC110 - vLLM has no event for it
             await asyncio.sleep(POLL_INTERVAL)
-        raise self.ended()
+        raise self.processes.ended()
 
     async def close(self) -> None:
         """End vLLM's processes."""
         llm, workers, self._llm = self._llm, self._workers, None
         if workers is not None:
-            await self.shut_down(workers.shutdown)
+            await self.processes.shut_down(workers.shutdown)
         else:
-            await self.shut_down(None if llm is None else lambda: llm.shutdown(timeout=CLOSE / 2))
+            await self.processes.shut_down(None if llm is None else lambda: llm.shutdown(timeout=CLOSE / 2))
 
 
 def _kv_bytes() -> int:
     return min(KV_BYTES, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+
+
+def _side_channel(host: str, ranks: int) -> ReservedPorts | None:
+    """Where other engines ask this one about its memory; a rank adds its number to the port. `host`: by default."""
+    os.environ.setdefault("VLLM_NIXL_SIDE_CHANNEL_HOST", host)
+    if "VLLM_NIXL_SIDE_CHANNEL_PORT" in os.environ:
+        return None
+    ports = ReservedPorts(os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"], ranks)
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(ports.first)
+    return ports
+
+
+def _layout(card: ModelCard, config: Any) -> str:
+    """Digest of what must agree for the bytes of a block to mean the same."""
+    import vllm
+
+    model, cache = config.model_config, config.cache_config
+    return digest("vllm", vllm.__version__, card.mdc_sum, model.dtype, cache.cache_dtype, cache.block_size)
+
+
+def _follow(config: Any) -> Any:
+    """The part of a node that is not the leader, as `vllm serve --headless` has it."""
+    from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+    workers = MultiprocExecutor(config, monitor_workers=False)
+    workers.start_worker_monitor()
+    return workers

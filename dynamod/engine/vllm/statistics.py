@@ -70,20 +70,22 @@ class Statistics:
         """Once per step of a rank."""
         engine = self._engine
         if iteration is not None:
-            engine.preemptions += iteration.num_preempted_reqs
+            engine.counts.preemptions += iteration.num_preempted_reqs
             for one in iteration.finished_requests:
-                engine.prompt_rate.add(one.num_prompt_tokens, one.num_cached_tokens, one.prefill_time)
+                engine.counts.prompt_rate.add(one.num_prompt_tokens, one.num_cached_tokens, one.prefill_time)
         if scheduler is None:
             return
-        engine.steps += 1
-        engine.queried += scheduler.prefix_cache_stats.queries
-        engine.hits += scheduler.prefix_cache_stats.hits
+        engine.counts.steps += 1
+        engine.counts.queried += scheduler.prefix_cache_stats.queries
+        engine.counts.hits += scheduler.prefix_cache_stats.hits
         if engine.host_tier is not None and scheduler.connector_prefix_cache_stats is not None:
-            engine.hits += scheduler.connector_prefix_cache_stats.hits  # what is loaded counts as found
+            engine.counts.hits += scheduler.connector_prefix_cache_stats.hits  # what is loaded counts as found
         rank = self._ranks.get(engine_idx) or self._ranks.setdefault(engine_idx, _Rank())
         rank.take(scheduler, iteration)
-        engine.queued = sum([one.scheduler.num_waiting_reqs for one in self._ranks.values()])
-        engine.used_blocks = round(sum([one.scheduler.kv_cache_usage for one in self._ranks.values()]) * self.blocks)
+        engine.counts.queued = sum([one.scheduler.num_waiting_reqs for one in self._ranks.values()])
+        engine.counts.used_blocks = round(
+            sum([one.scheduler.kv_cache_usage for one in self._ranks.values()]) * self.blocks
+        )
         if engine.stepped is not None and rank.computed >= rank.due and rank.seconds:
             rank.due = rank.computed + engine.stepped(engine_idx)
         if not scheduler.kv_connector_stats:
@@ -100,8 +102,8 @@ class Statistics:
         """
         if number >= self.count:
             return None
-        rank, lengths = self._ranks.get(number, _Rank()), self._engine.lengths() if self.count == 1 else None
-        if not self._engine.open or rank.scheduler is None:
+        rank, lengths = self._ranks.get(number, _Rank()), self._engine.open.lengths() if self.count == 1 else None
+        if not self._engine.open.count or rank.scheduler is None:
             return ForwardPass(rank.steps, 0.0, NOTHING, QueuedRequests(0, 0, 0.0), number)
         waiting = rank.scheduler.num_waiting_reqs
         queued, decoded = QueuedRequests(waiting), ScheduledRequests()

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 from yarl import URL
 
-from dynamod.http.context import RequestContext
+from dynamod.http.context import Caller, RequestContext
 from dynamod.http.errors import error_object
 from dynamod.http.keys import Keys
 from dynamod.http.metrics import Metrics
@@ -30,10 +30,8 @@ AGAIN = 1.0
 """Seconds until the next try for a model that may still appear."""
 
 
-class LineContext(RequestContext):
-    """The context of a request that is a line of a batch."""
-
-    __slots__ = ()
+class LineCaller(Caller):
+    """The caller of a request that is a line of a batch."""
 
     @property
     def priority(self) -> int:
@@ -74,14 +72,14 @@ class Asker:
         request = SimpleNamespace(
             headers={"x-request-id": name}, method="POST", rel_url=URL(entry.url), version=HttpVersion11
         )
-        context = LineContext(cast("web.BaseRequest", request), self._metrics)
-        context.owner, context.client = owner, self._keys.client(owner)
+        context = RequestContext(cast("web.BaseRequest", request), self._metrics)
+        context.caller = LineCaller(owner, self._keys.client(owner))
         status = 499
         context.endpoint = endpoint.label
         try:
-            if context.client is not None:
-                context.client.take(time.monotonic())
-                context.taken = True
+            if context.caller.client is not None:
+                context.caller.client.take(time.monotonic())
+                context.caller.counts = True
             with bound(x_request_id=context.id), self._frontend.bodies.share() as share:
                 share.grow(len(entry.body))
                 response = await endpoint.take(self._frontend, context, entry.body)

@@ -14,7 +14,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 from dynamod.http.body import BodyClock
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import UnsupportedMedia, json_response
-from dynamod.ingress.api.endpoint import Endpoint, Frontend
+from dynamod.ingress.api.endpoint import Bytes, Endpoint, Frontend
 from dynamod.ingress.api.pages import ascending, limit_of, listed
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 
@@ -92,7 +92,7 @@ class Upload(Endpoint):
             made = FileObject(name, size, int(time.time()), given["file"], "batch")
             os.replace(part, store.data(name))
             with room_on_disk():
-                store.add(FileRecord(context.owner, time.time_ns(), made))
+                store.add(FileRecord(context.caller.owner, time.time_ns(), made))
             shown = True
         finally:
             part.unlink(missing_ok=True)
@@ -162,7 +162,7 @@ class Files(Endpoint):
         limit_of(query.get("limit"), MOST, MOST)  # a wrong value is refused before the folder is read
 
         def page() -> dict[str, Any]:
-            found = store.files(context.owner)
+            found = store.files(context.caller.owner)
             if (purpose := query.get("purpose")) is not None:
                 found = [one for one in found if one.purpose == purpose]
             return listed(found[::-1] if up else found, query, MOST, MOST)
@@ -181,7 +181,7 @@ class OneFile(Endpoint):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
         """The file as an object. Raises NotFound."""
-        return json_response(store_of(frontend).file(self.named(context), context.owner))
+        return json_response(store_of(frontend).file(self.named(context), context.caller.owner))
 
 
 class DeleteFile(OneFile):
@@ -195,7 +195,7 @@ class DeleteFile(OneFile):
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
         """Delete a file. Raises NotFound, StoreInUse."""
         name = self.named(context)
-        await asyncio.to_thread(store_of(frontend).delete, name, context.owner)
+        await asyncio.to_thread(store_of(frontend).delete, name, context.caller.owner)
         return json_response(DeletedFile(name))
 
 
@@ -205,12 +205,12 @@ class FileContent(OneFile):
     path = "/v1/files/{id}/content"
     suffix = "/content"
     summary = "The bytes of a file"
-    raw = True
+    response = Bytes
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
         """Send the bytes of a file as fast as the client reads. Raises NotFound."""
         store = store_of(frontend)
-        found = store.file(self.named(context), context.owner)
+        found = store.file(self.named(context), context.caller.owner)
         headers = {"Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff"}
         try:
             file = store.data(found.id).open("rb")

@@ -6,6 +6,7 @@ registry the keeper sees when they serve.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -110,7 +111,7 @@ class ModelKeeper(Actor):
         self._claims: dict[str, asyncio.Future[None]] = {}
         self._loads: dict[str, list[asyncio.Future[None]]] = {}
         self._look_due = False
-        self._begun = self._ended = self._failed = 0
+        self._totals = Counter[str]()
 
     async def started(self) -> None:
         """Begin to look at time; decide from now on, if it is our turn."""
@@ -194,9 +195,7 @@ class ModelKeeper(Actor):
             sum(one.state == "loading" for one in rows),
             sum(one.waiting for one in rows),
             sum(one.running for one in rows),
-            self._begun,
-            self._ended,
-            self._failed,
+            *(self._totals[name] for name in ("loads", "unloads", "failed")),
         )
 
     def look_soon(self) -> None:
@@ -216,11 +215,11 @@ class ModelKeeper(Actor):
                     _settle(self._claims.pop(request, None), _failed(why, retry_after))
                 case Start(name):
                     log.info("loading model %s", name)
-                    self._begun += 1
+                    self._totals["loads"] += 1
                     self.context.task(self._start(name), f"load {name}")
                 case Drain(name):
                     log.info("unloading model %s", name)
-                    self._ended += 1
+                    self._totals["unloads"] += 1
                     model, now = self.core.models[name], self._now()
                     why = model.last_error if now < model.retry_at else "it was unloaded"
                     self._loaded(name, _failed(why, model.retry_at - now))
@@ -279,7 +278,7 @@ class ModelKeeper(Actor):
 
     def _give_up(self, name: str, why: str) -> None:
         log.error("model %s could not be loaded: %s", name, why)
-        self._failed += 1
+        self._totals["failed"] += 1
         self._do(self.core.failed(self._now(), name, why))
 
     async def _start(self, name: str) -> None:

@@ -20,14 +20,12 @@ from dynamod.message.control import patience
 from dynamod.message.discovery import LOAD_METRICS, PREFILL, Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.kv_events import WorkerEvent
-from dynamod.message.pools import Pool
 from dynamod.runtime.components.processes import Processes
 from dynamod.runtime.context import ComponentContext
 from dynamod.transport.waiting import comes
 
 from .arima import prepare
 from .connectors import Connector, connector
-from .memory import MemoryBudget
 from .memos import PlannerMemos
 from .metrics import rows
 from .nodes import PlannerNodes
@@ -36,6 +34,7 @@ from .parking import Parking
 from .pool import PlannedPool, Side
 from .records import Order
 from .settings import PlannerSettings, pool_kind
+from .states import PoolStates
 from .worker_view import WorkerView
 
 log = logging.getLogger("dynamod.planner")
@@ -65,11 +64,9 @@ class PlannerComponent(Actor):
             self._places[info["namespace"], info["component"]] = info["service"]
         self._cards: dict[str, ModelCard] = {}
         self._ready: dict[int, ModelCard] = {}  # of ready workers, by lease
-        self._memory = MemoryBudget(self._settings.memory) if self._settings.memory else None
-        self._wrong = ""  # what the daemon said last, when it did not answer
         self._subscriptions: EventSubscriptions
         self._nodes: PlannerNodes
-        self._memos: PlannerMemos
+        self._states: PoolStates
         self._parking: Parking
         self._woken = asyncio.Event()
         self._orders: PoolOrders
@@ -96,7 +93,8 @@ class PlannerComponent(Actor):
         self._nodes = PlannerNodes(
             context.registry, place, context.registry.node, self._apply, spawn, longest, self._clock
         )
-        self._memos = PlannerMemos(Processes(context.registry), self._pools.values(), self._nodes.instruct)
+        memos = PlannerMemos(Processes(context.registry), self._pools.values(), self._nodes.instruct)
+        self._states = PoolStates(self._connector, memos, self._settings.memory)
         self._orders = self._pool_orders()
         context.view.on_change(self._follow)
         places = {component: f"dyn://{Address(*place)}" for place, component in self._places.items()}
@@ -163,7 +161,7 @@ class PlannerComponent(Actor):
             self._follow()  # a card may have come behind its instance
             self._subscriptions.look()
             standby = self._connector.everywhere and not self._nodes.active
-            states = {} if standby else await self._look()
+            states = {} if standby else await self._states.look(self._pools)
             if states is None:
                 continue
             self._nodes.tell(states)
@@ -191,23 +189,6 @@ class PlannerComponent(Actor):
             due = now + interval
             self._tick(now)
 
-    async def _look(self) -> dict[str, Pool] | None:
-        """The processes of the pools on our node, where it has them; None when nobody tells."""
-        found: dict[str, Pool] = {}
-        try:
-            await self._memos.exchange()
-            for name, pool in self._pools.items():
-                if (state := await self._connector.pool(name, pool.workers)) is not None:
-                    found[name] = state
-        except (DynamodError, TimeoutError) as error:
-            wrong = f"nothing is planned: {error or 'no answer'}"
-            if wrong != self._wrong:
-                log.warning("%s", wrong)
-            self._wrong = wrong
-            return None
-        self._wrong = ""
-        return self._memory.bound(found) if self._memory is not None else found
-
     def _tick(self, now: float) -> None:
         sides = [self._propose(pool, now) for pool in self._pools.values()]
         if self._settings.role_switch and self._orders.switch(sides, self._settings.max_gpu_budget, self._ready):
@@ -233,7 +214,7 @@ class PlannerComponent(Actor):
         others = sum(other.expected * other.gpus for other in self._pools.values() if other is not pool)
         states = self._orders.states(pool)
         there = sum(state.wanted for state in states.values())
-        may_grow = self._memory is None or not grown
+        may_grow = not self._settings.memory or not grown
         room = (self._settings.max_gpu_budget - others) // pool.gpus if may_grow else 0
         action = pool.decide(self._clock(), room, taken, "budget_used" if may_grow else "scaling_in_progress")
         more = {node: change.replicas - states[node].wanted for node, change in action.changes.items()}
@@ -263,7 +244,7 @@ class PlannerComponent(Actor):
             level = logging.WARNING if order.switch else logging.ERROR
             done = "switched" if order.switch else "scaled"
             log.log(level, "%s could not be %s: %s", component, done, error or "no answer")
-        self._nodes.tell(await self._look(), {component: order.number})
+        self._nodes.tell(await self._states.look(self._pools), {component: order.number})
 
     # What is asked.
 
@@ -285,7 +266,7 @@ class PlannerComponent(Actor):
             case other:
                 raise UserError(f"a planner has no action '{other}'", "status, pause, resume, set")
         with contextlib.suppress(DynamodError, TimeoutError):  # else it is kept at the next look
-            await self._memos.exchange()
+            await self._states.memos.exchange()
         found = [
             {**pool.status(), "records": [msgspec.to_builtins(record) for record in pool.records]} for pool in pools
         ]

@@ -77,6 +77,30 @@ def _without(pool: Pool, taken: int) -> Pool:
     return msgspec.structs.replace(pool, free=max(0, pool.free - math.ceil(taken / pool.gpus)))
 
 
+class StartTimes:
+    """Measures how long processes of our node take to become ready."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}  # when processes were first seen, by number, until they are ready
+        self._seen: Collection[int] | None = None  # processes at the last look
+
+    def look(self, now: float, pool: Pool) -> list[float]:
+        """Seconds of each process that has become ready since the last look. `now`: monotonic seconds."""
+        there, took = {one.replica: one for one in pool.replicas}, list[float]()
+        for replica, one in there.items():
+            if one.state in ("Starting", "Restarting"):
+                self._since.setdefault(replica, now)
+            elif one.state == "Ready":
+                since = self._since.pop(replica, None)
+                if since is not None:
+                    took.append(now - since)
+                elif self._seen is not None and replica not in self._seen:
+                    took.append(one.uptime)  # between two looks
+        self._since = {replica: since for replica, since in self._since.items() if replica in there}
+        self._seen = there.keys()
+        return took
+
+
 class PlannedPool:
     """`component`: the service's name in the graph. `kind`: of its workers, as PlannerSettings.least takes it."""
 
@@ -84,19 +108,22 @@ class PlannedPool:
         self.component, self.kind = component, kind
         self.workers: dict[int, WorkerView] = {}  # ready ones, by lease
         self.records: deque[Record] = deque(maxlen=KEPT)
-        self._since: dict[int, float] = {}  # when processes were first seen, by number, until they are ready
+        self._starts = StartTimes()
         self.expected = self._decided = 0
         """Workers that are there, or starting, as far as is known; the second: when something was done last."""
         self.switches = 0  # workers that have come from another pool
-        self.busy = False
-        """Whether requests were there at the last tick."""
         self.control = PoolControl()
         self.gpus = 1
         """Of the budget that each worker takes: its GPUs, or one."""
-        self._seen: Collection[int] | None = None  # processes at the last look
+        self._observed = Observation(now=0.0, ready=())
         self.reconciler: Reconciler
         self.controller: Controller
         self.use(settings)
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests were there at the last tick."""
+        return self._observed.busy
 
     def use(self, settings: PlannerSettings) -> None:
         """Other settings from now on; what was learned stays."""
@@ -141,22 +168,9 @@ class PlannedPool:
 
     def look(self, now: float, pool: Pool) -> None:
         """Measure how long workers of our node take to become ready. `now`: monotonic seconds."""
-        there = {one.replica: one for one in pool.replicas}
-        for replica, one in there.items():
-            if one.state in ("Starting", "Restarting"):
-                self._since.setdefault(replica, now)
-            elif one.state == "Ready":
-                since = self._since.pop(replica, None)
-                if since is not None:
-                    self._came_up(now - since)
-                elif self._seen is not None and replica not in self._seen:
-                    self._came_up(one.uptime)  # between two looks
-        self._since = {replica: since for replica, since in self._since.items() if replica in there}
-        self._seen = there.keys()
-
-    def _came_up(self, seconds: float) -> None:
-        self.controller.startup += SMOOTH * (seconds - self.controller.startup)
-        self.reconciler.came_up()
+        for seconds in self._starts.look(now, pool):
+            self.controller.startup += SMOOTH * (seconds - self.controller.startup)
+            self.reconciler.came_up()
 
     def propose(self, now: float, pools: Pools, *, wanted: bool = False, needed: bool = False) -> Side:
         """What it should have: the first half of a tick. `now`: monotonic seconds.
@@ -176,7 +190,7 @@ class PlannedPool:
         arrived = tuple(tokens for worker in self.workers.values() for tokens in worker.arrived())
         coming = starting(pools, loads.keys())
         seen = Observation(now=now, ready=tuple(loads.values()), starting=coming, arrived=arrived, wanted=wanted)
-        self.busy, self._observed = seen.busy, seen
+        self._observed = seen
         self.expected = max(seen.expected, self._decided) if self.reconciler.in_progress else seen.expected
         refused = self.reconciler.refusal(pools, loads)
         least = max(1, self.controller.settings.min_endpoint)  # a switch leaves no pool empty

@@ -67,9 +67,13 @@ class Frontend:
         return self._allowed(self.backend.askable(), context)
 
     def _allowed(self, models: Mapping[str, ModelCard], context: RequestContext) -> Mapping[str, ModelCard]:
-        if context.client is None:
+        if context.caller.client is None:
             return models
-        return {name: card for name, card in models.items() if context.may_ask(name) or context.may_ask(card.name)}
+        return {
+            name: card
+            for name, card in models.items()
+            if context.caller.may_ask(name) or context.caller.may_ask(card.name)
+        }
 
     def pick(self, name: str, type_: str, context: RequestContext) -> tuple[str, ModelCard]:
         """The model asked for, by its own name, with its card. `type_`: what it must serve.
@@ -106,6 +110,10 @@ class Frontend:
         return model
 
 
+class Bytes(msgspec.Struct):
+    """The `response` of an endpoint that answers with bytes."""
+
+
 class Endpoint(ABC):
     """One method of one path, with its entry in /openapi.json."""
 
@@ -118,7 +126,6 @@ class Endpoint(ABC):
     request: ClassVar[type[msgspec.Struct] | None] = None
     response: ClassVar[type[msgspec.Struct] | None]  # None: a text
     form: ClassVar[Mapping[str, Any]] = {}  # JSON Schema of a body of form data, when it is none of JSON
-    raw: ClassVar[bool] = False  # the answer is bytes
     counted: ClassVar[bool] = False  # each request at and below the path counts at the limits of a key, as POST does
     streams: ClassVar[bool] = False
     errors: ClassVar[tuple[int, ...]] = (401,)
@@ -239,7 +246,8 @@ class EngineEndpoint(BodyEndpoint[E]):
         """Let the backend work on the request and respond with what it makes."""
         meter = context.serving(asked.model, self.streams and bool(getattr(asked, "stream", False)))
         timed = frontend.settings.per_request_metrics or bool(asked.extra_fields)
-        job = Job(frontend.unused_id(context.id), self, asked, body, context.priority, timed, notes=context.notes)
+        priority = context.caller.priority
+        job = Job(frontend.unused_id(context.id), self, asked, body, priority, timed, notes=context.notes)
         writer = self.writer(asked, job, context, meter, _of_model(frontend.settings, card))
         clock: asyncio.TimerHandle | None = None
         limit = frontend.settings.request_timeout

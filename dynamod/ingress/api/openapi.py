@@ -8,7 +8,7 @@ import msgspec
 import dynamod
 from dynamod.http.settings import FrontendSettings
 
-from .endpoint import Endpoint
+from .endpoint import Bytes, Endpoint
 from .rules import SHARED, tighten
 
 _REF = "#/components/schemas/"
@@ -67,10 +67,10 @@ def document(endpoints: Sequence[Endpoint], settings: FrontendSettings, more: Co
 
 def _operation(endpoint: Endpoint, settings: FrontendSettings) -> dict[str, Any]:
     good = {"text/plain": {"schema": _TEXT}}
-    if endpoint.response is not None:
-        good = _json(endpoint.response.__name__)
-    if endpoint.raw:
+    if endpoint.response is Bytes:
         good = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    elif endpoint.response is not None:
+        good = _json(endpoint.response.__name__)
     if endpoint.streams:
         good["text/event-stream"] = {"schema": {"$ref": _REF + "Event"}}
     responses = {"200": {"description": "The answer, whole or streamed" if endpoint.streams else "OK", "content": good}}
@@ -120,7 +120,7 @@ def _server_paths() -> dict[str, Any]:
 
 
 def _schemas(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[str, Any]:
-    structs = [struct for one in endpoints for struct in (one.request, one.response) if struct is not None]
+    structs = [struct for one in endpoints for struct in (one.request, one.response) if struct not in (None, Bytes)]
     _, schemas = msgspec.json.schema_components(structs, ref_template=_REF + "{name}")
     if settings.unknown_fields == "ignore":
         for schema in schemas.values():

@@ -10,9 +10,8 @@ close that never ends) shows by a message to ourselves that does not come back: 
 
 import asyncio
 import logging
-import secrets
-from collections import deque
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,12 +24,11 @@ from . import client as nats_client
 from . import wire as nats_wire
 from .session import Keeper, stop_if_cancelled
 from .settings import NatsSettings
+from .traffic import Links, Pulse, Queue, Traffic
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
-
-    from .link import LinkEnd
 
 log = logging.getLogger("dynamod.transport")
 
@@ -73,26 +71,14 @@ class NatsConnection:
         self.room = ROOM
         self.halves = nats_wire.Budget(settings.half_bytes)
         self._spawn = spawn
-        self._inbox = f"_INBOX.dynamod-{secrets.token_hex(8)}"
-        self._pulse = f"{self._inbox}.pulse"
-        self._links: dict[str, LinkEnd] = {}
-        self._numbers = 0
-        self._queue: deque[tuple[str, bytes, str]] = deque()
-        self._queued = 0
-        self._wake = asyncio.Event()
+        self.links, self._queue, self._traffic = Links(), Queue(), Traffic()
+        self._pulse = Pulse(f"{self.links.inbox}.pulse", HOLD)
         self._started = False
         self.blocked = False  # links should hold back what can wait
-        self._keeper = Keeper(settings, name, self)
-        self.unsubscribe = self._keeper.unsubscribe
-        self.servers = self._keeper.servers
+        self.keeper = Keeper(settings, name, self)
         self.flowing = False  # messages are sent now
         self._patience: asyncio.TimerHandle | None = None
-        self._hold: asyncio.TimerHandle | None = None
-        self._hold_for = HOLD  # longer when a server forwards nothing: its other users notice up to a tick later
-        self._waiting = False  # for our own message to come back
-        self._mute = 0  # ticks without it
         self._closing = False
-        self._sent = self._received = self._dropped = self._slow = 0
 
     # Life.
 
@@ -107,17 +93,17 @@ class NatsConnection:
 
     async def ready(self, timeout: float) -> bool:
         """Wait for the first connection, at most `timeout` seconds; whether it is there."""
-        return await comes(self._keeper.up, timeout)
+        return await comes(self.keeper.up, timeout)
 
     async def close(self) -> None:
         """Send what waits, if NATS takes it within a second, and end the connection."""
         if self._closing:
             return
         self._closing = True
-        client = self._keeper.client
+        client = self.keeper.client
         try:
             async with asyncio.timeout(1.0):
-                while self._queue and self.connected:  # noqa: ASYNC110 - only at the end
+                while self._queue.messages and self.connected:  # noqa: ASYNC110 - only at the end
                     await asyncio.sleep(0.005)
                 if client is not None and client.is_connected:
                     await nats_client.settle(client, 1.0)
@@ -125,99 +111,83 @@ class NatsConnection:
             log.debug("the last messages may not have left: %s", error)
         self.accepting = False
         if self._started:
-            await self._keeper.stop()
+            await self.keeper.stop()
         self._drop_all("this process is stopping")
 
     @property
     def connected(self) -> bool:
         """Whether NATS is there now."""
-        return self._keeper.up.is_set()
+        return self.keeper.up.is_set()
 
     def statistics(self) -> NatsStatistics:
         """A snapshot."""
         return NatsStatistics(
-            self._keeper.server,
+            self.keeper.server,
             self.connected,
-            self._keeper.connects,
-            len(self._links),
-            len(self._queue),
-            self._queued,
+            self.keeper.connects,
+            len(self.links.ends),
+            len(self._queue.messages),
+            self._queue.bytes,
             self.halves.used,
-            self._sent,
-            self._received,
-            self._dropped,
-            self._slow,
+            *astuple(self._traffic),
         )
 
     # Links.
-
-    def address(self, link: "LinkEnd") -> str:
-        """A new address at which `link` receives. Never used twice, so it stands for this link alone."""
-        self._numbers += 1
-        address = f"{self._inbox}.{self._numbers:x}"
-        self._links[address] = link
-        return address
-
-    def release(self, address: str) -> None:
-        """The address has no owner any more; frames that still come there are answered with END."""
-        self._links.pop(address, None)
 
     async def subscribe(self, subject: str, handler: Handler) -> None:
         """Receive at `subject`, in every session from now on. When NATS is there, it knows of it on return."""
 
         async def arrived(message: "Msg") -> None:
-            self._received += 1
+            self._traffic.received += 1
             handler(message.data, message.reply)
 
-        await self._keeper.subscribe(subject, arrived)
+        await self.keeper.subscribe(subject, arrived)
 
     def publish(self, subject: str, message: bytes, reply: str) -> None:
         """Send, in order, as soon as NATS takes it. `reply` is the address of the link that sends."""
         if not self.accepting:
-            self._dropped += 1
+            self._traffic.dropped += 1
             return
-        self._queue.append((subject, message, reply))
-        self._queued += len(message)
-        if self._queued > HIGH and not self.blocked:
+        self._queue.put(subject, message, reply)
+        if self._queue.bytes > HIGH and not self.blocked:
             self._block(True)
-        if self._queued > self.settings.queue_bytes:
+        if self._queue.bytes > self.settings.queue_bytes:
             asyncio.get_running_loop().call_soon(self._overflow)
-        self._wake.set()
+        self._queue.wake.set()
 
     async def _run(self) -> None:
-        await self._keeper.subscribe(f"{self._inbox}.*", self._arrived)
-        await self._keeper.run()
+        await self.keeper.subscribe(f"{self.links.inbox}.*", self._arrived)
+        await self.keeper.run()
 
     # What the keeper says.
 
     async def write(self, client: "Client") -> None:
         """Send what waits (called by the keeper)."""
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._queue and self.flowing:
-                subject, message, reply = self._queue.popleft()
-                self._queued -= len(message)
-                self._sent += 1
+            await self._queue.wake.wait()
+            self._queue.wake.clear()
+            while self._queue.messages and self.flowing:
+                subject, message, reply = self._queue.first()
+                self._traffic.sent += 1
                 try:
                     await client.publish(subject, message, reply)
                 except Exception as error:
-                    self._dropped += 1
-                    if (link := self._links.get(reply)) is not None:
+                    self._traffic.dropped += 1
+                    if (link := self.links.ends.get(reply)) is not None:
                         link.fail(f"NATS does not take messages for {subject}: {nats_client.plain(error)}")
-                if self._queued < LOW and self.blocked:
+                if self._queue.bytes < LOW and self.blocked:
                     self._block(False)
                 stop_if_cancelled()
 
     # What happens to it.
 
     async def _arrived(self, message: "Msg") -> None:
-        self._received += 1
+        self._traffic.received += 1
         subject = message.subject
-        if subject == self._pulse:
-            self._waiting = False
+        if subject == self._pulse.address:
+            self._pulse.waiting = False
             return
-        link = self._links.get(subject)
+        link = self.links.ends.get(subject)
         headers = message.headers
         if headers is not None and headers.get("Status") == "503":
             if link is not None:
@@ -225,22 +195,12 @@ class NatsConnection:
         elif link is not None:
             link.take(message.data)
         elif message.reply:
-            self.refuse(message.data, message.reply, "the reader has left")
-
-    def refuse(self, message: bytes, reply: str, why: str) -> None:
-        """Answer a message of a link that is unknown here; END is not answered."""
-        try:
-            kind, _, _ = nats_wire.header(message)
-        except nats_wire.WireError as error:
-            log.warning("NATS: refused a message: %s", error)
-            return
-        if kind != nats_wire.END:
-            self.publish(reply, nats_wire.end(why), "")
+            refuse(self, message.data, message.reply, "the reader has left")
 
     def slow(self, subject: str, reply: str) -> None:
         """NATS has dropped messages because we read too slowly."""
-        self._slow += 1
-        link = self._links.get(subject)
+        self._traffic.slow += 1
+        link = self.links.ends.get(subject)
         if link is not None:
             log.error("NATS messages were dropped: this process reads too slowly; the streams of that link are lost")
             link.fail("the connection lost frames: the reader is too slow")
@@ -251,10 +211,10 @@ class NatsConnection:
     def went_down(self) -> None:
         """The connection is lost; the keeper tries again."""
         self.flowing = False
-        if self._hold is not None:
-            self._hold.cancel()
-            self._hold = None
-        self._waiting, self._mute = False, 0
+        if self._pulse.hold is not None:
+            self._pulse.hold.cancel()
+            self._pulse.hold = None
+        self._pulse.reset()
         self._block(True)
         if self._patience is None and self.accepting:
             loop = asyncio.get_running_loop()
@@ -267,37 +227,35 @@ class NatsConnection:
             self._patience = None
         self.accepting = not self._closing
         self.room = max(1, min(ROOM, client.max_payload - nats_wire.HEADER.size))
-        self._waiting, self._mute = False, 0
-        if self._keeper.connects > 1:
-            self._hold = asyncio.get_running_loop().call_later(self._hold_for, self._flow)
-            self._hold_for = HOLD
+        self._pulse.reset()
+        if self.keeper.connects > 1:
+            self._pulse.hold = asyncio.get_running_loop().call_later(self._pulse.hold_for, self._flow)
+            self._pulse.hold_for = HOLD
         else:
             self._flow()
 
     def _flow(self) -> None:
-        self._hold = None
+        self._pulse.hold = None
         self.flowing = True
-        if self._queued < HIGH:
+        if self._queue.bytes < HIGH:
             self._block(False)
-        self._wake.set()
+        self._queue.wake.set()
 
     def _give_up(self) -> None:
         self._patience = None
         self.accepting = False
-        self._drop_all(f"no connection to NATS at {self.servers}")
+        self._drop_all(f"no connection to NATS at {self.keeper.servers}")
 
     def _overflow(self) -> None:
-        if self._queued > self.settings.queue_bytes:
-            self._drop_all(f"NATS at {self.servers} takes messages too slowly: {self._queued} bytes wait")
+        if self._queue.bytes > self.settings.queue_bytes:
+            self._drop_all(f"NATS at {self.keeper.servers} takes messages too slowly: {self._queue.bytes} bytes wait")
 
     def _drop_all(self, why: str) -> None:
         """Nothing old may be sent later: every link begins anew."""
-        self._dropped += len(self._queue)
-        self._queue.clear()
-        self._queued = 0
-        if self._links:
+        self._traffic.dropped += self._queue.clear()
+        if self.links.ends:
             log.warning("%s; the streams over it are lost", why)
-        for link in list(self._links.values()):
+        for link in list(self.links.ends.values()):
             link.fail(why, tell=False)
         if self.flowing:
             self._block(False)
@@ -305,29 +263,37 @@ class NatsConnection:
     def _block(self, blocked: bool) -> None:
         if blocked != self.blocked:
             self.blocked = blocked
-            for link in list(self._links.values()):
+            for link in list(self.links.ends.values()):
                 link.block(blocked)
 
     async def _tick_on(self) -> None:
-        while not self._closing and not await comes(self._keeper.stopped, self.settings.alive):
-            self._check()
-            for link in list(self._links.values()):
+        """Check the client and the links. Counted in ticks: a loop that was held up does not blame NATS for it."""
+        while not self._closing and not await comes(self.keeper.stopped, self.settings.alive):
+            if not self.connected:
+                self.keeper.look()
+            elif not self.flowing:
+                pass
+            elif not self._pulse.waiting:
+                self._pulse.mute = 0
+                self._pulse.waiting = True
+                self._queue.messages.appendleft((self._pulse.address, b"", ""))
+                self._queue.wake.set()
+            else:
+                self._pulse.mute += 1
+                if self._pulse.mute * self.settings.alive >= self.settings.silence:
+                    self._pulse.hold_for = HOLD + self.settings.alive
+                    self.keeper.went_down()
+                    self.keeper.leave_server()
+            for link in list(self.links.ends.values()):
                 link.tick()
 
-    def _check(self) -> None:
-        """Whether the client still works. Counted in ticks: a loop that was held up does not blame NATS for it."""
-        if not self.connected:
-            self._keeper.look()
-        elif not self.flowing:
-            pass
-        elif not self._waiting:
-            self._mute = 0
-            self._waiting = True
-            self._queue.appendleft((self._pulse, b"", ""))
-            self._wake.set()
-        else:
-            self._mute += 1
-            if self._mute * self.settings.alive >= self.settings.silence:
-                self._hold_for = HOLD + self.settings.alive
-                self._keeper.went_down()
-                self._keeper.leave_server()
+
+def refuse(connection: NatsConnection, message: bytes, reply: str, why: str) -> None:
+    """Answer a message of a link that is unknown here; END is not answered."""
+    try:
+        kind, _, _ = nats_wire.header(message)
+    except nats_wire.WireError as error:
+        log.warning("NATS: refused a message: %s", error)
+        return
+    if kind != nats_wire.END:
+        connection.publish(reply, nats_wire.end(why), "")

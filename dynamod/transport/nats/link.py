@@ -38,7 +38,7 @@ class LinkEnd(ABC):
     def __init__(self, connection: NatsConnection, peer: str, links: MutableMapping[str, Any]) -> None:
         settings = connection.settings
         self.peer = peer
-        self.address = connection.address(self)
+        self.address = connection.links.address(self)
         self.dead = False
         self._connection, self._links = connection, links
         links[peer] = self
@@ -110,7 +110,7 @@ class LinkEnd(ABC):
         self.dead = True
         if tell and self._connection.accepting:
             self._connection.publish(self.peer, nats_wire.end(why), self.address)
-        self._connection.release(self.address)
+        self._connection.links.release(self.address)
         self._receiver.drop()
         if self._links.get(self.peer) is self:
             del self._links[self.peer]

@@ -28,6 +28,46 @@ ATTEMPT_LIMIT = 10.0
 """Seconds without any attempt to connect after which the client is taken for stuck."""
 
 
+class Subscriptions:
+    """The subjects that are wanted, and the subscriptions of the present client.
+
+    `ready`: the client, once it has subscribed to everything.
+    """
+
+    def __init__(self, settings: NatsSettings) -> None:
+        self._settings = settings
+        self.ready: Client | None = None
+        self._callbacks: dict[str, Callable[[Msg], Awaitable[None]]] = {}
+        self._there: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Another client: it has no subscriptions."""
+        self._there = {}
+
+    def wanting(self, subject: str, callback: "Callable[[Msg], Awaitable[None]]") -> "Client | None":
+        """Want a subject. Returns the client that has to subscribe; a client that is not ready does so anyway."""
+        self._callbacks[subject] = callback
+        return self.ready if subject not in self._there else None
+
+    def missing(self) -> list[str]:
+        """Subjects without a subscription."""
+        return [subject for subject in self._callbacks if subject not in self._there]
+
+    async def add(self, client: "Client", subject: str) -> None:
+        """Subscribe. Raises as nats-py."""
+        self._there[subject] = await client.subscribe(
+            subject,
+            cb=self._callbacks[subject],
+            pending_msgs_limit=self._settings.pending_messages,
+            pending_bytes_limit=self._settings.pending_bytes,
+        )
+
+    def drop(self, subject: str) -> Any:
+        """Want a subject no more. Returns the subscription, None where there is none."""
+        self._callbacks.pop(subject, None)
+        return self._there.pop(subject, None)
+
+
 class Keeper:
     """Runs sessions for ever. A session is one client; it ends when the client is of no use any more."""
 
@@ -42,9 +82,7 @@ class Keeper:
         self._name = name
         self._owner = owner
         self._closing = self._refused = False
-        self._ready: Client | None = None  # the client, once it has subscribed to everything
-        self._callbacks: dict[str, Callable[[Msg], Awaitable[None]]] = {}
-        self._subscriptions: dict[str, Any] = {}  # of the present client, by subject
+        self._subscriptions = Subscriptions(settings)
         self._session = asyncio.timeout(None)
         self._still = 0  # ticks without an attempt to connect
         self._said = ("", -math.inf)
@@ -54,7 +92,7 @@ class Keeper:
         try:
             while not self._closing:
                 client = self.client = nats_client.new_client()
-                self._subscriptions = {}
+                self._subscriptions.begin()
                 self._still = 0
                 try:
                     async with asyncio.timeout(None) as self._session:
@@ -67,7 +105,7 @@ class Keeper:
                     await asyncio.sleep(nats_client.RECONNECT_WAIT)
                 finally:
                     self.went_down()
-                    self.client = self._ready = None
+                    self.client = self._subscriptions.ready = None
                     await nats_client.discard(client)
         finally:
             self.stopped.set()
@@ -110,11 +148,10 @@ class Keeper:
 
     async def subscribe(self, subject: str, callback: "Callable[[Msg], Awaitable[None]]") -> None:
         """Receive at `subject` in every session from now on. When NATS is there, it knows of it on return."""
-        self._callbacks[subject] = callback
-        client = self._ready  # a client that is not ready yet subscribes to everything anyway
-        if client is not None and subject not in self._subscriptions:
+        client = self._subscriptions.wanting(subject, callback)
+        if client is not None:
             try:
-                await self._add(client, subject)
+                await self._subscriptions.add(client, subject)
                 if self.up.is_set():
                     await nats_client.settle(client, self.settings.connect_timeout)
             except Exception as error:
@@ -123,22 +160,13 @@ class Keeper:
 
     async def unsubscribe(self, subject: str) -> None:
         """Receive at `subject` no more."""
-        self._callbacks.pop(subject, None)
-        subscription = self._subscriptions.pop(subject, None)
+        subscription = self._subscriptions.drop(subject)
         if subscription is not None and self.client is not None and not self.client.is_closed:
             try:
                 async with asyncio.timeout(1.0):
                     await subscription.unsubscribe()
             except Exception as error:
                 log.debug("NATS: unsubscribe: %s", error)
-
-    async def _add(self, client: "Client", subject: str) -> None:
-        self._subscriptions[subject] = await client.subscribe(
-            subject,
-            cb=self._callbacks[subject],
-            pending_msgs_limit=self.settings.pending_messages,
-            pending_bytes_limit=self.settings.pending_bytes,
-        )
 
     # The session.
 
@@ -170,12 +198,12 @@ class Keeper:
         )
         if self.settings.tls and not nats_client.offers_tls(client):
             raise ConnectionError("the server offers no TLS, and tls:// or NATS_TLS_... asks for it")
-        while missing := [subject for subject in self._callbacks if subject not in self._subscriptions]:
+        while missing := self._subscriptions.missing():
             for subject in missing:
-                await self._add(client, subject)
+                await self._subscriptions.add(client, subject)
             await nats_client.settle(client, self.settings.connect_timeout)  # others may come meanwhile
         stop_if_cancelled()
-        self._ready = client
+        self._subscriptions.ready = client
         self._came_up(client)
 
     def _came_up(self, client: "Client") -> None:

@@ -19,7 +19,7 @@ from dynamod.transport.inbox import Inbox, InboxStatistics, InboxStream
 from dynamod.transport.outbox import Outbox, OutboxStatistics
 
 from . import wire as nats_wire
-from .connection import NatsConnection
+from .connection import NatsConnection, refuse
 from .link import LinkEnd, LinkStatistics
 
 log = logging.getLogger("dynamod.transport")
@@ -99,7 +99,7 @@ class NatsServer:
         if reply and kind == nats_wire.DATA and number == 1:
             return _WorkerLink(self._connection, reply, self._links, self.receive)
         if reply:
-            self._connection.refuse(message, reply, "the worker does not know this link (any more)")
+            refuse(self._connection, message, reply, "the worker does not know this link (any more)")
         return None
 
     def statistics(self) -> list[OutboxStatistics]:
@@ -112,7 +112,7 @@ class NatsServer:
 
     async def close(self) -> None:
         """Receive no more and end all links, which the ingresses notice at once."""
-        await self._connection.unsubscribe(self.subject)
+        await self._connection.keeper.unsubscribe(self.subject)
         for link in list(self._links.values()):
             link.fail("the worker is stopping")
 
@@ -153,7 +153,7 @@ class NatsTransport:
             link = _IngressLink(self._connection, subject, self._links)
         stream = InboxStream(link.inbox, link.inbox.open(instance.path, request, sink))
         if not self._connection.accepting:
-            why = f"no connection to NATS at {self._connection.servers}"
+            why = f"no connection to NATS at {self._connection.keeper.servers}"
             asyncio.get_running_loop().call_soon(partial(link.fail, why, tell=False))
         return stream
 

@@ -10,6 +10,7 @@ import pytest
 
 from dynamod.actor import System
 from dynamod.engine.adapter.blocks import EngineBlocks
+from dynamod.engine.adapter.counts import EngineCounts
 from dynamod.engine.adapter.engine import AdapterEngine
 from dynamod.engine.adapter.tiers import HostTier
 from dynamod.engine.adapter.wire import BlockStored
@@ -40,11 +41,11 @@ class Counting(AdapterEngine):
         return ModelCard("m")
 
     async def load_engine(self) -> None:
-        thread = await self.stage("loads the model", threading.get_ident)
-        assert thread == await self.stage("looks around", threading.get_ident) != threading.get_ident()
+        thread = await self.processes.stage("loads the model", threading.get_ident)
+        assert thread == await self.processes.stage("looks around", threading.get_ident) != threading.get_ident()
         if self.fails is not None:
             raise self.fails
-        self.block_size, self.room, self.vocabulary, self.total_blocks = 4, 50, 1000, 10
+        self.block_size, self.room, self.vocabulary, self.counts.total_blocks = 4, 50, 1000, 10
         self.blocks = EngineBlocks(4, self.publish)
 
     async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
@@ -54,7 +55,7 @@ class Counting(AdapterEngine):
             for count in range(prior + 1, limit + 1):
                 await asyncio.sleep(0)
                 if ids[-1] == 666:
-                    raise self.ended()
+                    raise self.processes.ended()
                 if ids[-1] == 13:
                     raise ValueError("unlucky")
                 if first:
@@ -165,12 +166,12 @@ async def test_blocks_and_load_are_what_routers_see(words: Any) -> None:
         await worker.ask(words.generate([1, 2, 3, 4, 5], max_tokens=1)).wait()
         [started] = [event for news in feed.news for event in news if isinstance(event, RequestStarted)]
         assert (started.blocks, started.prefill) == ((NAME,), 1)
-        await words.until(lambda: engine.open == 0)
-        engine.queued, engine.used_blocks, engine.queried, engine.hits = 5, 7, 10, 4
+        await words.until(lambda: engine.open.count == 0)
+        engine.counts = EngineCounts(total_blocks=10, used_blocks=7, queued=5, queried=10, hits=4)
         assert engine.load() == Load(0, 0, 0, 10, 0.4)
-        engine.open = 2
+        engine.open.count = 2
         assert engine.load() == Load(0, 2, 7, 10, 0.4)
-        engine.open = 0
+        engine.open.count = 0
 
 
 async def test_a_tier_of_the_engines_own_is_what_routers_see(words: Any) -> None:

@@ -13,6 +13,7 @@ from dynamod.engine.adapter.forms import FORMS
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.sglang.request import sampling as to_sglang
 from dynamod.engine.vllm.engine import Vllm
+from dynamod.engine.vllm.names import Names
 from dynamod.engine.vllm.request import sampling as to_vllm
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
@@ -127,8 +128,7 @@ class Llm:
 @virtual
 async def test_a_mock_of_vllm_gets_the_form_as_its_own_object_but_not_for_a_prompt_alone() -> None:
     engine: Any = Vllm(EngineOptions("m"), lambda *_: None)
-    engine._params, engine._prompt, engine._delta, engine._form = dict, list, "delta", SimpleNamespace
-    engine._refused, engine._full, engine._dead = (ValueError,), KeyError, IndexError
+    engine._vllm = Names(dict, "delta", list, SimpleNamespace, (ValueError,), KeyError, IndexError)
     engine.vocabulary, engine.room, engine._llm = 100, 100, Llm()
     outbox = Outbox()
     await engine.generate(request(JSON), Reply(outbox, 1), 1)

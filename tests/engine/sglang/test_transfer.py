@@ -125,6 +125,6 @@ async def test_a_prompt_for_another_engine(words: Any) -> None:
     made = Made()
     engine = engine_with(made)
     await engine.computed(words.generate([1, 2]), {"bootstrap_room": 9})
-    assert (made.asked[0]["bootstrap_room"], engine.open) == (9, 0)
+    assert (made.asked[0]["bootstrap_room"], engine.open.count) == (9, 0)
     with pytest.raises(EngineFailed, match="the transfer has failed"):
         await engine_with(Made(0)).computed(words.generate([1, 2]), {"bootstrap_room": 9})

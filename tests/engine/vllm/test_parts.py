@@ -242,8 +242,8 @@ async def test_texts_end_with_the_one_that_fails_or_with_their_client_vllm_repla
 
     engine = object.__new__(Vllm)
     made: Any = engine
-    made._dead = made._full = made._refused = ()
-    made._llm, made._pooling_params, made._prompt = SimpleNamespace(encode=encode), lambda **_: None, lambda ids: ids
+    made._vllm = SimpleNamespace(dead=(), full=(), refused=(), prompt=lambda ids: ids)
+    made._llm, made._pooling_params = SimpleNamespace(encode=encode), lambda **_: None
     work = asyncio.ensure_future(engine.vectors_of("r", [[1], [2], [3]]))
     if leaves:
         while len(begun) < 3:  # noqa: ASYNC110 - three turns of the loop
@@ -261,5 +261,6 @@ async def test_vectors_come_in_the_order_of_the_texts_vllm_replaced() -> None:
         yield SimpleNamespace(outputs=SimpleNamespace(data=SimpleNamespace(tolist=lambda: [float(prompt[0])])))
 
     engine: Any = object.__new__(Vllm)
-    engine._llm, engine._pooling_params, engine._prompt = SimpleNamespace(encode=encode), lambda **_: None, list
+    engine._llm, engine._pooling_params = SimpleNamespace(encode=encode), lambda **_: None
+    engine._vllm = SimpleNamespace(dead=(), full=(), refused=(), prompt=list)
     assert await engine.vectors_of("r", [[2], [1]]) == [[2.0], [1.0]]

@@ -56,8 +56,8 @@ def serving(*requests: tuple[int, int], ranks: int = 1) -> tuple[Any, Statistics
     engine._llm = object()
     engine._statistics = found = Statistics(engine)
     found.blocks, found.count = 100, ranks
-    engine._answers = {Answer(sent): count for count, sent in requests}
-    engine.open = len(requests)
+    engine.open.answers = {Answer(sent): count for count, sent in requests}
+    engine.open.count = len(requests)
     return engine, found
 
 
@@ -81,7 +81,7 @@ def test_with_details_all_of_a_step_is_measured() -> None:
         )
         for number in (1, 3)  # a step has 95 tokens
     ]
-    assert (engine.steps, engine.queued, engine.used_blocks) == (3, 2, 50)
+    assert (engine.counts.steps, engine.counts.queued, engine.counts.used_blocks) == (3, 2, 50)
 
 
 def test_without_them_what_the_outputs_show() -> None:

@@ -11,6 +11,7 @@ import pytest
 from dynamod.actor.testing import virtual
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.vllm.engine import Vllm
+from dynamod.engine.vllm.names import Names
 from dynamod.engine.vllm.transfer import ASKED, LEASE, VllmTransfer, with_connector
 from dynamod.message import tokens
 from dynamod.message.worker import Generate, Handoff
@@ -83,8 +84,7 @@ class Llm:
 
 def engine_with(llm: Llm) -> Vllm:
     engine: Any = Vllm(EngineOptions("m"), lambda *_: None)
-    engine._params, engine._prompt, engine._delta = dict, list, "delta"
-    engine._refused, engine._full, engine._dead = (ValueError,), KeyError, IndexError
+    engine._vllm = Names(dict, "delta", list, dict, (ValueError,), KeyError, IndexError)
     engine.vocabulary, engine.room, engine._llm = 100, 100, llm
     engine.own_transfer = VllmTransfer(engine, "layout", LEASE)
     made: Vllm = engine
@@ -113,7 +113,7 @@ async def test_a_prompt_for_another_engine_is_computed_with_one_token(words: Any
     llm = Llm()
     engine = engine_with(llm)
     assert await engine.computed(words.generate([1, 2]), ASKED) == {"remote_port": 1}
-    assert (llm.asked, engine.open) == ([ASKED], 0)
+    assert (llm.asked, engine.open.count) == ([ASKED], 0)
 
 
 async def test_the_lease_of_a_prompt_is_its_task() -> None:
