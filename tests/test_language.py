@@ -14,7 +14,7 @@ BANNED = re.compile(
 )
 """A noun says more, and a reader need not guess which one is meant."""
 
-DONE = ("compat", "extension", "features", "migration", "structured")
+DONE = (*("actor", "compat", "control", "daemon", "extension", "features", "migration", "sample", "structured"),)
 """Packages without such words. A package that is rewritten joins this list; none leaves it."""
 
 LATER = ("features/planner",)

@@ -41,7 +41,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Control: take no more messages, finish what is there, then end normally."""
+    """Control: take no more messages, finish the waiting messages, then end normally."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ deadline_now: contextvars.ContextVar[float | None] = contextvars.ContextVar("dea
 
 @dataclass(slots=True, eq=False)
 class Envelope:
-    """A message in transit: who waits for the reply, until when, and the chain of waiting actors."""
+    """A message in transit: the future of its reply, its deadline, and the chain of waiting actors."""
 
     message: Any
     reply: asyncio.Future[Any] | None = None

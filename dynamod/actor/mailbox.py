@@ -68,7 +68,7 @@ class Mailbox(Generic[T, C]):
         self._append(item)
 
     def put_control(self, item: C) -> None:
-        """Append control. After close it is dropped: nobody is left to read it."""
+        """Append control. After close it is dropped: the actor does not read it any more."""
         if not self._closed:
             self._control.append(item)
             self._wake_reader()
@@ -90,7 +90,7 @@ class Mailbox(Generic[T, C]):
                 self._reader = None
 
     def close(self) -> list[T]:
-        """Refuse further messages, wake all waiting senders, and return what nobody will read."""
+        """Refuse further messages, wake all waiting senders, and return the messages that will not be read."""
         self._closed = True
         left = list(self._messages)
         self._messages.clear()

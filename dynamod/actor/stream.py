@@ -1,7 +1,7 @@
 """Streams: ordered items with offsets, for what is too many and too small to be messages (tokens above all).
 
 A writer pushes runs of items with the offset of their first. What is already there is dropped, a hole is an error.
-A slow reader gets everything that piled up in one piece; nothing is lost and nobody else waits.
+A slow reader gets everything that piled up in one piece; nothing is lost and no other reader waits.
 """
 
 import asyncio

@@ -169,7 +169,7 @@ class System:
     def undelivered(self, ref: Ref, message: Any, why: str) -> None:
         """Count a message that no actor reads, by its type.
 
-        Its method `undeliverable(why)`, if it has one, is called, so that whoever waits for its effect is informed.
+        Its method `undeliverable(why)`, if it has one, is called, so that its sender learns of it.
         """
         self._undelivered[type(message).__name__] += 1
         inform = getattr(message, "undeliverable", None)

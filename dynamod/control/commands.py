@@ -47,7 +47,7 @@ CHANGING = frozenset({"restart", "scale", "switch", "drain", "stop", "serve", "r
 ASK = 3.0
 """Seconds that a process has to answer a question."""
 GLANCE = 1.0
-"""Seconds that it has when somebody looks every second."""
+"""Seconds that it has for a client that asks every second."""
 
 UNASKED = "unknown command"
 """What a process says that does not know a question."""
@@ -156,7 +156,7 @@ class Commands:
     async def top(self, _arguments: Arguments) -> dict[str, Any]:
         """All of one look for `dynamo top`: rows of `ps`, leases and what the kernel knows by pid, statistics.
 
-        `at`: monotonic seconds. `statistics`: runtime.statistics.ProcessStatistics by process, of those that answer.
+        `at`: monotonic seconds. `statistics`: runtime.statistics.ProcessStatistics of each process that answers.
         """
         node = self._node
         answers = await self._asked(self._names.processes(), "statistics", GLANCE)

@@ -28,7 +28,7 @@ class Names:
         return [msgspec.to_builtins(row) for row in self._graphs.rows()]
 
     def rows_of(self, graph: GraphRunner, component: str) -> list[dict[str, Any]]:
-        """The rows of a component's processes, except those that end."""
+        """The rows of a component's processes, except processes that end."""
         rows = [msgspec.to_builtins(row) for row in graph.rows() if row.state != "Draining"]
         return [row for row in rows if means(row, component.split(".")[0])]
 

@@ -33,7 +33,7 @@ FOLLOW = 0.3
 
 
 class Control:
-    """Answers on a listener that `ControlSocket` bound; the peer's credentials decide who may change something."""
+    """Answers on a listener that `ControlSocket` bound; the peer's credentials decide what it may change."""
 
     def __init__(self, node: "Node") -> None:
         self._node, self._commands = node, Commands(node)

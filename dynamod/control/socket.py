@@ -1,7 +1,7 @@
 """The control socket: bound as soon as the node is held, answered from the first client on.
 
 The HTTP library takes a third of a second to import, the longest single step of a cold start, and most daemons that run
-in a terminal are never asked anything. So it is imported for the first client, who waits in the listener's backlog.
+in a terminal are never asked anything. So it is imported for the first client, which waits in the listener's backlog.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class ControlSocket(Actor):
         self._control: Control | None = None
 
     async def started(self) -> None:
-        """Bind the socket, and bind it again when somebody has removed it."""
+        """Bind the socket, and bind it again when it was removed."""
         self._bind()
         self.context.task(self._keep(), "keep")
 

@@ -94,7 +94,7 @@ class AttachedGraph:
             raise UserError(f"{self.process} does not end", f"end process {self._connection.pid} itself") from None
 
     def refusal(self) -> UserError:
-        """Why it cannot be restarted, scaled or changed: nobody here knows how the file was started."""
+        """Why it cannot be restarted, scaled or changed: the node does not know how the file was started."""
         return UserError(
             f"{self.name} is a Python process that the node did not start",
             f"dynamo stop {self.name}, and start its file as often as you want it",

@@ -73,14 +73,14 @@ def cluster_of(
 def servers_here() -> tuple[str, str] | None:
     """NATS and etcd at their usual ports of this machine, when both answer as such and are ours or root's.
 
-    Anybody may listen at these ports; who serves them could read requests and answer them.
+    Every user may listen at these ports; the owner of a server could read requests and answer them.
     """
     nats, etcd = f"nats://127.0.0.1:{NATS_PORT}", f"http://127.0.0.1:{ETCD_PORT}"
     if not (nats_answers(nats, LOOK) and etcd_answers(etcd, LOOK)):
         return None
     owners = {one.user for port in (NATS_PORT, ETCD_PORT) for one in listeners(port)}
     if not owners or owners - {0, os.getuid()}:
-        others = ", ".join(map(str, sorted(owners - {0, os.getuid()}))) or "somebody unknown"
+        others = ", ".join(map(str, sorted(owners - {0, os.getuid()}))) or "an unknown user"
         log.warning("NATS and etcd at their usual ports belong to user %s and are not joined; %s", others, NAME_THEM)
         return None
     return nats, etcd

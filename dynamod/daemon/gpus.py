@@ -25,7 +25,7 @@ def devices(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 class Gpus:
-    """The node's devices and who has them."""
+    """The node's devices and the replicas that have them."""
 
     def __init__(self, all_devices: Sequence[str]) -> None:
         self._all = list(all_devices)
@@ -49,7 +49,7 @@ class Gpus:
         return self._owners[owner]
 
     def free(self) -> int:
-        """How many nobody has."""
+        """How many are free."""
         return len(self._free())
 
     def _free(self) -> list[str]:
@@ -65,5 +65,5 @@ class Gpus:
         self._owners = {owner: list(devices) for owner, devices in table.items()}
 
     def table(self) -> dict[str, list[str]]:
-        """Who has what."""
+        """The replica of each device."""
         return {owner: list(devices) for owner, devices in sorted(self._owners.items())}

@@ -1,4 +1,4 @@
-"""The graphs of a node: those that run, Python files that have joined, those that could not start again."""
+"""The graphs of a node: running graphs, Python files that have joined, graphs that could not start again."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence

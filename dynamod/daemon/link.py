@@ -283,7 +283,7 @@ class LinkServer(Actor):
         self.changed()
 
     def exited(self, lease: int, cause: str = "") -> None:
-        """A process has gone: whoever waits for it need not wait for its lease to expire. `cause`: why it crashed."""
+        """A process has gone: no other process has to wait until its lease expires. `cause`: why it crashed."""
         key = exited_key(lease)
         self.registry.put(key, cause.encode(), self.lease)
         self._exited.append(key)
@@ -292,7 +292,7 @@ class LinkServer(Actor):
         self.registry.revoke(lease)
 
     def inspection(self) -> dict[str, Any]:
-        """Who is connected."""
+        """Connected processes."""
         return {
             "registry": msgspec.to_builtins(self.registry.statistics()),
             "connections": sorted(f"{one.name} pid {one.pid}" for one in self.connections if one.hello is not None),

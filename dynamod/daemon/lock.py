@@ -38,7 +38,7 @@ class NodeLock:
         return True
 
     def restore(self) -> None:
-        """Make the lock file again that somebody has removed."""
+        """Make a removed lock file again."""
         if self._file is not None and not os.path.lexists(lock_path(self.socket)):
             old, self._file = self._file, None
             if self.take():
@@ -48,7 +48,7 @@ class NodeLock:
 
     @property
     def held(self) -> bool:
-        """Whether this process holds the node; no longer when somebody has replaced the lock file."""
+        """Whether this process holds the node; no longer after the lock file was replaced."""
         try:
             return self._file is not None and os.path.samestat(os.fstat(self._file), os.stat(lock_path(self.socket)))
         except OSError:
@@ -60,7 +60,7 @@ class NodeLock:
         return found.pid if found is not None else 0
 
     def leave(self) -> None:
-        """Let another process hold the node. The lock file stays: removing it would race with who takes it next."""
+        """Let another process hold the node. The lock file stays: its removal would race with the next process."""
         if self._file is not None:
             os.ftruncate(self._file, 0)
             os.close(self._file)

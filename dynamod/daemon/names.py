@@ -28,7 +28,7 @@ def node_name(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def machine() -> str:
-    """What tells machines apart, and containers whose process ids mean something else; the same for all who share."""
+    """What tells machines apart, and containers with process ids of their own; the same for all their processes."""
     facts = [socket.gethostname()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         with contextlib.suppress(OSError):  # else the host's name has to do
@@ -37,7 +37,7 @@ def machine() -> str:
 
 
 def watch_namesakes(registry: MemoryRegistry, name: str, lease: int) -> set[str]:
-    """Say who we are, and complain when another machine says the same. Returns those that do, kept up to date."""
+    """Publish the node, and log an error when another machine has its name. Returns these machines, kept up to date."""
     ours, others = machine(), set[str]()
     prefix = f"{NODES}{name}/"
 

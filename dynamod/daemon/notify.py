@@ -18,7 +18,7 @@ class Notifier:
         self._socket: socket.socket | None = None
         self._failed = False
         self.watchdog_interval = _watchdog(environ)
-        """Seconds between two `watchdog()` calls: half of what systemd allows. None: nobody watches."""
+        """Seconds between two `watchdog()` calls: half of what systemd allows. None: there is no watchdog."""
 
     def ready(self, status: str = "") -> None:
         """Start-up or reload is complete. `status`: the one line that `systemctl status` shows."""

@@ -1,6 +1,6 @@
 """A graph follows its file: what has changed restarts, the rest goes on.
 
-Only graphs that a file names are touched, never those that were handed over. Of one that has changed, the process
+Only graphs that a file names are touched, never graphs that were handed over. Of one that has changed, the process
 groups that differ are restarted (`GraphRunner.change`).
 """
 

@@ -153,7 +153,7 @@ class GraphRunner:
     async def restart(self, component: str, *, drain: bool = True, timeout: float = FINISH) -> None:
         """Restart the processes of a component, one after the other, each when the one before is Ready.
 
-        Who listens for clients is replaced when its successor listens. `timeout`: seconds that open streams get to
+        An ingress is replaced when its successor listens. `timeout`: seconds that open streams get to
         finish. Raises UserError when one does not come up.
         """
         for running in self._of(component):
@@ -220,7 +220,7 @@ class GraphRunner:
     async def change(self, graph: Graph, timeout: float = FINISH) -> None:
         """Become `graph` with the fewest restarts: only process groups that differ are drained and started anew.
 
-        Replicas follow one after the other. Who listens at the same place keeps its socket, so no connection is
+        Replicas follow one after the other. A group at the same place keeps its socket, so no connection is
         refused. Raises UserError with nothing changed when ports or GPUs cannot be had.
         """
         async with contextlib.AsyncExitStack() as locks:

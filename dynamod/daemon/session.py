@@ -47,7 +47,7 @@ class Session:
         return f"{self._connection.name} pid {self._connection.pid}"
 
     def end(self, why: str) -> None:
-        """Tell the command that its graph, or the daemon, is stopped by somebody else."""
+        """Tell the command that its graph, or the daemon, is stopped by another client."""
         self._connection.channel.send(Ended(why))
 
     async def reread(self) -> Graph | None:
@@ -69,7 +69,7 @@ class Session:
             return
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            text = f"{dropped} lines were dropped because nobody read them"
+            text = f"{dropped} lines were dropped because the terminal did not read them"
             record = logging.LogRecord("dynamod.daemon", logging.WARNING, __file__, 0, text, None, None)
             channel.send(Output("dynamod", "err", MarkedLines(component="dynamod").format(record).encode()))
         channel.send(Output(process, stream, line))

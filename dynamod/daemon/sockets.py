@@ -36,7 +36,7 @@ def hosts_of(value: object) -> tuple[str, ...]:
 def listen(hosts: Sequence[str], port: int, who: str, owner: Callable[[int], str] = port_owner) -> Sockets:
     """Sockets that listen at all of these hosts with one port; 0 takes a port that is free at each.
 
-    `owner`: says who listens on a port, empty when that is not known.
+    `owner`: names the process that listens on a port, empty when that is not known.
     Raises UserError that says what to do when the port cannot be had.
     """
     places = list(dict.fromkeys(place for host in hosts for place in _places(host, who)))

@@ -1,7 +1,7 @@
 """Starting component processes, some of them before it is known what they will run.
 
 A new interpreter needs most of its start-up time for imports that do not depend on the plan. So a command that is
-about to serve asks for spare processes first and reads its own files while they warm up. What nobody takes is ended. A
+about to serve asks for spare processes first and reads its own files while they warm up. An unused spare is ended. A
 process gets its plan, and the sockets to listen on, over the connection to its daemon.
 """
 
@@ -88,7 +88,7 @@ class Child:
         return self.popen.wait()
 
     def end(self) -> None:
-        """End a spare at once: it has done nothing yet, and nobody should wait for it."""
+        """End a spare at once: it has done nothing yet, and no caller should wait for it."""
         self.popen.kill()
         self.sock.close()
         for pipe in (self.popen.stdout, self.popen.stderr):
@@ -138,6 +138,6 @@ def take_spare(kind: str, origin: Origin, environ: Mapping[str, str]) -> Child |
 
 
 def drop_spares() -> None:
-    """End the spares that nobody took."""
+    """End the spares that were not taken."""
     while _spares:
         _spares.popitem()[1][1].end()

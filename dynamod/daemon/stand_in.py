@@ -51,9 +51,9 @@ def _context(files: TlsFiles) -> ssl.SSLContext | None:
 
 
 async def stand_in(ports: Callable[[], Iterable[tuple[socket.socket, bool, TlsFiles]]]) -> None:
-    """Answer on listening sockets which nobody has served for AWAY seconds; to be cancelled.
+    """Answer on listening sockets that no process has served for AWAY seconds; to be cancelled.
 
-    `ports()`: the sockets, whether somebody serves each of them now, and what HTTPS is served with.
+    `ports()`: the sockets, whether a process serves each of them now, and what HTTPS is served with.
     """
     loop = asyncio.get_running_loop()
     answering: dict[socket.socket, asyncio.Server] = {}
