@@ -292,7 +292,6 @@ MOST_EXCEPTIONS = 10
 
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "lines": {
-        "engine/llamacpp/engine.py": "the loop of steps shares the state of a step with the engine",
         "ingress/dispatcher.py": "placement and its queues; split with the request stages",
         "ingress/processor.py": "composition of the request path; split with the request stages",
         "worker/worker.py": "requests, events and role of one worker",
@@ -300,7 +299,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "methods": {
         "discovery/etcd/mirror.py:EtcdMirror": "one method for each event of registry and etcd",
         "discovery/view.py:View": "all questions of routers, answered from one set of indexes",
-        "engine/llamacpp/engine.py:LlamaCpp": "25 methods are the interface of engines",
         "engine/llamacpp/scheduler.py:Scheduler": "all kinds of sequences share slots and turns",
         "features/batches/store.py:Store": "files and batches refer to each other",
         "ingress/api/response.py:ResponseWriter": "the per-token path: a part costs a call per token",
@@ -311,7 +309,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "attributes": {
         "actor/cell.py:Cell": "the kernel's hot path, one object per actor",
-        "engine/llamacpp/engine.py:LlamaCpp": "25 methods are the interface of engines",
         "engine/llamacpp/kv_cells.py:Sequence": "a row of the scheduler's hot loop: data with slots",
         "engine/llamacpp/sampling.py:Sampler": "the parameters of sampling, converted once for the per-token loop",
         "ingress/api/response.py:ResponseWriter": "the per-token path: a part costs a call per token",

@@ -11,7 +11,7 @@ import msgspec
 from dynamod.kvcache.hashes import PrefixHashes, block_hashes
 from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
-from dynamod.message.discovery import PREFILL, Capabilities
+from dynamod.message.discovery import PREFILL, Capabilities, DisaggregationMode, ModelCard
 from dynamod.message.kv_events import Removed, Stored
 from dynamod.message.worker import MATCHED, Embed, Generate, Grammar, TransferShape
 from dynamod.transport.base import Reply
@@ -161,9 +161,7 @@ class Mocker(BatchingEngine):
     async def start(self) -> None:
         """Read the card (weights are not needed), wait for `startup_time`, begin to step."""
         arguments = self.arguments
-        card, path = await self._model_card(), self.options.config_path or self.options.path
-        assert path is not None
-        vocabulary = await asyncio.to_thread(output.vocabulary_size, path)
+        card, vocabulary = await self._read()
         self.caching = arguments.enable_prefix_caching
         types = (*card.types, "embeddings", "score")
         self._card = msgspec.structs.replace(
@@ -184,19 +182,17 @@ class Mocker(BatchingEngine):
         for number, rank in enumerate(self.ranks):
             self.spawn(rank.run(), f"steps of rank {number}")
         if arguments.kv_transfer != "worker":
-            await self._move_blocks(arguments.kv_transfer)
+            mode, transfer = self.options.disaggregation_mode, self._transfer(arguments.kv_transfer)
+            self.own_transfer, self._card = transfer, _moving(self._card, transfer, mode)
+            if mode == PREFILL:
+                await transfer.listen(self.options.transfer_host)
 
-    async def _move_blocks(self, shape: TransferShape) -> None:
-        mode = self.options.disaggregation_mode
-        self.own_transfer = transfer = self._transfer(shape)
-        takes = not transfer.needed or mode != "aggregated"  # as SGLang, which is told its part when it starts
-        needs = transfer.needed and mode == "decode"
-        can = {"handoff": takes, "needs_prefill": needs, "stored_blocks": False, "role_switch": False}
-        self._card = msgspec.structs.replace(
-            self._card, capabilities=msgspec.structs.replace(self._card.capabilities, **can)
-        )
-        if mode == PREFILL:
-            await transfer.listen(self.options.transfer_host)
+    async def _read(self) -> tuple[ModelCard, int]:
+        """The model's card and the size of its vocabulary."""
+        options = self.options
+        card = await self._model_card()
+        assert options.path is not None
+        return card, await asyncio.to_thread(output.vocabulary_size, options.config_path or options.path)
 
     def _transfer(self, shape: TransferShape) -> MockerTransfer:
         return MockerTransfer(self, shape)
@@ -361,3 +357,11 @@ def _held_to_the_form(grammar: Grammar) -> Grammar:
 def _name(stream: Stream, caching: bool) -> Callable[[int], int | None]:
     """The names of a sequence's blocks; without a cache no block can be found again."""
     return stream.name if caching else lambda _index: None
+
+
+def _moving(card: ModelCard, transfer: MockerTransfer, mode: DisaggregationMode) -> ModelCard:
+    """The card of an engine that moves KV blocks by itself."""
+    takes = not transfer.needed or mode != "aggregated"  # as SGLang, which is told its part when it starts
+    needs = transfer.needed and mode == "decode"
+    can = {"handoff": takes, "needs_prefill": needs, "stored_blocks": False, "role_switch": False}
+    return msgspec.structs.replace(card, capabilities=msgspec.structs.replace(card.capabilities, **can))

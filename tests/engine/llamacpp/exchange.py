@@ -104,7 +104,7 @@ class Engines:
         return found[0], answer
 
     async def idle(self, engine: LlamaCpp) -> None:
-        await self._words.until(lambda: engine.statistics().running == 0 and engine._scheduler.idle)
+        await self._words.until(lambda: engine.statistics().running == 0 and engine._steps.scheduler.idle)
         assert engine.statistics().active_blocks == 0
 
     async def close(self) -> None:

@@ -48,7 +48,7 @@ async def test_it_comes_whole_and_with_the_bits_of_an_export_without_bound(
     requests = [asked(noise(seed, 700)) for seed in range(2)]
     exports = [engines.open(source.prefill, request) for request in requests]
     await words.until(lambda: prefill.statistics().computed_total == 2 * (699 // SIZE) * SIZE)
-    await words.until(lambda: prefill._scheduler.idle)
+    await words.until(lambda: prefill._steps.scheduler.idle)
     assert source.sessions is not None
     sessions = source.sessions.statistics()
     assert (sessions.held_bytes, sessions.waiting, prefill.statistics().waiting) == (5 * size, 2, 2)

@@ -142,13 +142,13 @@ async def test_the_engine_rests_when_a_reader_has_left(engines: Engines, words: 
     request = asked(noise(1, LONG), answer=2)
     await answer(engines, peer, request)
     await engines.idle(peer)
-    assert peer._stored is not None
-    peer._stored.ranges.export_seconds = 0.04  # so that a step has one block, and there is always more to do
+    assert peer._steps.stored is not None
+    peer._steps.stored.ranges.export_seconds = 0.04  # so that a step has one block, and there is always more to do
     stopped = Given(peer, request, stop_after=1)
     await words.until(lambda: stopped.blocks)
     await asyncio.sleep(0.2)
-    assert not peer._transfers
-    assert not peer._stored.open
+    assert not peer._steps._transfers
+    assert not peer._steps.stored.open
 
 
 async def test_readers_take_turns(engines: Engines) -> None:
@@ -157,12 +157,12 @@ async def test_readers_take_turns(engines: Engines) -> None:
     request = asked(noise(1, 700), answer=2)
     await answer(engines, peer, request)
     await engines.idle(peer)
-    assert peer._stored is not None
+    assert peer._steps.stored is not None
     order: list[int] = []
     ends: list[Exception | None] = []
     for number in range(3):
         peer.export_stored(request, lambda _name, _data, number=number: order.append(number), ends.append)
-    peer._stored.ranges.export_seconds = 0.06
+    peer._steps.stored.ranges.export_seconds = 0.06
     async with asyncio.timeout(30):
         while len(ends) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
