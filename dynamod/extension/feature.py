@@ -54,3 +54,5 @@ class Feature:
     """What prints `dynamo explain WORD`, by the word: with the path of the control socket or None, and a `Form`."""
     controls: Mapping[str, Control] = field(default_factory=dict[str, Control])
     """Commands of the control socket, by name."""
+    notes: Mapping[str, Callable[[], Callable[[Any], str]]] = field(default_factory=dict[str, Any])
+    """By the name of a note of `router.decision.Decision.notes`: what makes the line of `dynamo explain` from it."""

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Literal
 
 from dynamod.actor import Actor, Backoff, Policy, Reason, Ref, Supervisor, System
@@ -112,6 +113,7 @@ class Cluster:
         self.etcd = Etcd(log, random_module.Random(random.getrandbits(64)), self._hears)
         own = random_module.Random(random.getrandbits(64))
         self.transfers = Transfers(log, own, self.direct, broken, lease)
+        self.config = SimpleNamespace(kv_peer_fetch=False)  # of processors: the keys of features
         self.nodes: list[Node] = []
         self.places: dict[str, Place] = {}
         self._ways: dict[Process, tuple[SimulatedRegistry, Link]] = {}  # of live processes
@@ -294,7 +296,7 @@ class Cluster:
                 place.backend = ProcessorBackend(ref, processor, processor.view)
             self.reported(process, state)
 
-        processor = SimulatedProcessor(process, registry, transport, self.routing, report, self.decisions)
+        processor = SimulatedProcessor(process, registry, transport, self.routing, self.config, report, self.decisions)
         place.processor = processor
         return processor
 

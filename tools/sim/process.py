@@ -12,6 +12,7 @@ from dynamod.actor import ActorError, MailboxFull, Reason, System
 from dynamod.discovery.keys import EXITED, card_key, instance_key
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
+from dynamod.features.tiers.dispatch import PeerDispatch
 from dynamod.ingress.processor import Processor
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance, ModelCard
@@ -217,6 +218,7 @@ class SimulatedProcessor(Processor):
         registry: SimulatedRegistry,
         transport: SimulatedTransport,
         routing: RouterSettings,
+        config: object,
         report: Callable[[str], None],
         decisions: int = 1000,
     ) -> None:
@@ -224,13 +226,24 @@ class SimulatedProcessor(Processor):
         self.view = View(registry)
         self._report = report
         node = f"n{process.node}"
-        super().__init__(self.view, transport, routing=routing, limits=CLOCKS, decisions=decisions, node=lambda: node)
+        super().__init__(
+            self.view,
+            transport,
+            routing=routing,
+            limits=CLOCKS,
+            decisions=decisions,
+            node=lambda: node,
+            config=config,
+        )
 
     async def started(self) -> None:
         """As the processor component starts: it is ready when the models that are there can be asked for."""
         await self.registry.leased(timeout=60)
         self.registry.watch(EXITED, self.transport.exited)
         await super().started()
+        peers = self.dispatch.stages["tiers"]
+        assert isinstance(peers, PeerDispatch)
+        peers.move = 0  # prompts are short here
         await self._caught_up()
         self._report("ready")
 

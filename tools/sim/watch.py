@@ -97,7 +97,7 @@ class Watch:
             decision = placement.decision
             client = self._clients[decision.request]
             requests += 1
-            blocks.update(client.blocks if router.settings.needs_blocks else ())
+            blocks.update(client.blocks if router.settings.scores or self._cluster.config.kv_peer_fetch else ())
             begun = client.on == instance and (client.handed or client.tokens > client.base)
             if not begun or client.waits_for_prompt:
                 prefill += max(0, decision.tokens - decision.present * BLOCK)

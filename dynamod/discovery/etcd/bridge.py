@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from dynamod.actor import Actor, Normal, Reason, handle
-from dynamod.discovery.keys import PREFILL_SETTINGS, SHARED
+from dynamod.discovery.keys import OPERATOR_SETTINGS, SHARED
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.control import Ping
 from dynamod.transport.waiting import comes
@@ -184,11 +184,11 @@ class EtcdBridge(Actor):
     async def _follow_settings(self, client: EtcdClient) -> None:
         """What operators put there; nothing of it is ours, so it does not pass the mirror."""
         registry = self._registry
-        items, revision = await client.snapshot(PREFILL_SETTINGS)
-        changes = [(key, None) for key, _ in registry.items(PREFILL_SETTINGS) if key not in items]
+        items, revision = await client.snapshot(OPERATOR_SETTINGS)
+        changes = [(key, None) for key, _ in registry.items(OPERATOR_SETTINGS) if key not in items]
         for key, item in [*changes, *items.items()]:
             self._set(key, item)
-        async with contextlib.aclosing(client.watch(PREFILL_SETTINGS, revision + 1)) as watch:
+        async with contextlib.aclosing(client.watch(OPERATOR_SETTINGS, revision + 1)) as watch:
             async for news in watch:
                 for key, item, _ in news:
                     self._set(key, item)

@@ -20,8 +20,8 @@ from dynamod.engine.own_transfer import Ready
 from dynamod.features.isolation import stage as isolation_stage
 from dynamod.features.isolation import trials
 from dynamod.features.isolation.stage import IsolationStage
+from dynamod.features.prefill.remote import RemotePrompt
 from dynamod.ingress.in_flight import RequestsInFlight
-from dynamod.ingress.remote_prefill import RemotePrompt
 from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance

@@ -74,6 +74,8 @@ Raises Overloaded when this process ends, and PrefillWorkerLost.
 class PromptStage(Stage):
     """Has the prompt computed elsewhere, if that pays. `needed`: the engine computes no prompts, so it always does."""
 
+    order = -1  # a prompt that is lost with its prefill worker is no failure of the instance
+
     def __init__(self, open_: OpenPrompt, needed: bool, flight: InFlightRequest) -> None:
         self._open, self._needed, self._flight = open_, needed, flight
         self._watched: RemotePrompt | None = None

@@ -1,6 +1,6 @@
 """Where the prompt of a request is computed."""
 
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.features.prefill.decision import PrefillState, decide, way_of
+from dynamod.features.prefill.settings import ConditionalDisagg, LivePrefill, PrefillSettings
 from dynamod.message.kv_events import Load
-from dynamod.router.prefill import ConditionalDisagg, LivePrefill, PrefillSettings, PrefillState, decide, way_of
 
-SEEDS = PrefillSettings(longest_local=1000, longest_queue=2)
+SEEDS = PrefillSettings(max_local_prefill_length=1000, max_prefill_queue_size=2)
 few = st.integers(0, 4)
 many = st.integers(0, 5000)
 
@@ -26,15 +27,25 @@ many = st.integers(0, 5000)
         (SEEDS, PrefillState(2000, 0, 1, 2), True, "more than max_local_prefill_length 1000"),
         (SEEDS, PrefillState(2000, 0, 0, 0), False, "there is no prefill worker"),
         (
-            PrefillSettings(longest_queue=5),
+            PrefillSettings(max_prefill_queue_size=5),
             PrefillState(1000, 0, 1, 0),
             False,
             "not more than max_local_prefill_length 1000",
         ),
-        (PrefillSettings(longest_local=5), PrefillState(2000, 0, 1, 3), False, "max_prefill_queue_size 2 prompts wait"),
-        (PrefillSettings(remote=False), PrefillState(2000, 0, 1, 0), False, "remote_prefill is off"),
-        (PrefillSettings(conditional=False), PrefillState(20, 0, 1, 9), True, "conditional_disagg is off"),
-        (PrefillSettings(conditional=False), PrefillState(20, 19, 1, 9), False, "the answering worker has the prompt"),
+        (
+            PrefillSettings(max_local_prefill_length=5),
+            PrefillState(2000, 0, 1, 3),
+            False,
+            "max_prefill_queue_size 2 prompts wait",
+        ),
+        (PrefillSettings(remote_prefill=False), PrefillState(2000, 0, 1, 0), False, "remote_prefill is off"),
+        (PrefillSettings(conditional_disagg=False), PrefillState(20, 0, 1, 9), True, "conditional_disagg is off"),
+        (
+            PrefillSettings(conditional_disagg=False),
+            PrefillState(20, 19, 1, 9),
+            False,
+            "the answering worker has the prompt",
+        ),
     ],
 )
 def test_the_rules(settings: PrefillSettings, state: PrefillState, remote: bool, rule: str) -> None:
@@ -72,18 +83,23 @@ def test_the_original_s_condition(
     ],
 )
 def test_the_later_policies(policy: dict[str, object], state: PrefillState, remote: bool) -> None:
-    settings = PrefillSettings(policy=ConditionalDisagg(**policy))  # type: ignore[arg-type]
+    settings = PrefillSettings(router_conditional_disagg_config=ConditionalDisagg(**policy))  # type: ignore[arg-type]
     decision = decide(settings, state)
     assert decision.remote == remote, decision.rule
 
 
 def test_settings_that_are_there_for_those_of_the_file() -> None:
-    file = PrefillSettings(longest_local=100, policy=ConditionalDisagg())
+    file = PrefillSettings(max_local_prefill_length=100, router_conditional_disagg_config=ConditionalDisagg())
+    changed = partial(msgspec.structs.replace, file)
     assert LivePrefill().over(file) == file
-    assert LivePrefill(remote_prefill=False).over(file) == replace(file, remote=False)
-    assert LivePrefill(conditional_disagg=False).over(file) == replace(file, conditional=False)
-    assert LivePrefill(max_local_prefill_length=0).over(file) == replace(file, longest_local=0, policy=None)
-    assert LivePrefill(max_prefill_queue_size=0).over(file) == replace(file, longest_queue=0, policy=None)
+    assert LivePrefill(remote_prefill=False).over(file) == changed(remote_prefill=False)
+    assert LivePrefill(conditional_disagg=False).over(file) == changed(conditional_disagg=False)
+    assert LivePrefill(max_local_prefill_length=0).over(file) == msgspec.structs.replace(
+        file, max_local_prefill_length=0, router_conditional_disagg_config=None
+    )
+    assert LivePrefill(max_prefill_queue_size=0).over(file) == msgspec.structs.replace(
+        file, max_prefill_queue_size=0, router_conditional_disagg_config=None
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,7 +159,11 @@ def test_more_load_on_one_side_sends_no_prompt_there(
 
 
 def test_a_worker_that_computes_no_prompts_has_them_computed_whatever_is_set() -> None:
-    for settings in (PrefillSettings(remote=False), PrefillSettings(), PrefillSettings(policy=ConditionalDisagg())):
+    for settings in (
+        PrefillSettings(remote_prefill=False),
+        PrefillSettings(),
+        PrefillSettings(router_conditional_disagg_config=ConditionalDisagg()),
+    ):
         for state in (PrefillState(8, 8, 1, 9, required=True), PrefillState(8, 0, 0, 0, required=True)):
             decision = decide(settings, state)
             assert (decision.remote, decision.reason) == (True, "required")

@@ -7,7 +7,8 @@ answers. A prompt that no prefill worker computes is computed there.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self, cast
 
 import msgspec
 
@@ -21,14 +22,17 @@ from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Prompt
 from dynamod.transport.base import Outbound, Sink, Transport
 
-from .counts import PrefillCounts
-from .prompt_stage import PrefillWorkerLost
+from .dispatch import PrefillCounts
+from .stage import PrefillWorkerLost
+
+if TYPE_CHECKING:
+    from .decision import PrefillDecision
 
 log = logging.getLogger("dynamod.frontend")
 
 
 TRIES = 3
-"""Prefill workers that are asked for a prompt which nobody else can compute."""
+"""Prefill workers that are asked for a prompt which the worker that answers cannot compute."""
 
 
 class _Displaced(EngineFailed):
@@ -45,7 +49,7 @@ class RemotePrompt(Sink):
         self.placement = placement
         self._failed: Callable[[str, bool], None] | None = None
         self._lost: RequestError | None = None
-        self.alone = False  # see `prompt_stage.RemotePrompt`
+        self.alone = False  # see `stage.RemotePrompt`
         self._counts, self._ended = counts, ended
         self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
         self.outbound: Outbound | None = None
@@ -58,7 +62,7 @@ class RemotePrompt(Sink):
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody waits for the worker here; else those who read see by themselves that nothing comes."""
+        """Whether the request waits for the worker here; else the reader sees by itself that nothing comes."""
         return self._failed is not None or not self.handoff.done()
 
     def watch(self, failed: Callable[[str, bool], None]) -> None:
@@ -72,7 +76,7 @@ class RemotePrompt(Sink):
             self._failed(f"its prompt is lost: {lost}", isinstance(lost, _Displaced))
 
     def unread(self) -> None:
-        """It has failed, whoever of the two workers has said so first."""
+        """The prompt has failed, as one of the two workers has said."""
         self._counts.failed += 1
 
     def delta(self, delta: Delta) -> None:
@@ -95,7 +99,7 @@ class RemotePrompt(Sink):
         self.fail(PrefillWorkerLost(self.instance, why, alone=self.alone))
 
     def displace(self) -> bool:
-        """Leave the worker to the trial of another request, before which a crash would be nobody's doing."""
+        """Leave the worker to the trial of another request, before which no request could be blamed for a crash."""
         self._cancel()
         self.fail(_Displaced())
         return True
@@ -112,7 +116,7 @@ class RemotePrompt(Sink):
     def read(self) -> None:
         """The worker that answers reads no more blocks. By then it has them, or it has computed what did not come.
 
-        Who computed them may not know it: only an engine that sends them by itself does.
+        The prefill worker may not know it: only an engine that sends blocks by itself does.
         """
         handoff = self.handoff.result()
         if not handoff.params or handoff.shape == "pull":
@@ -165,6 +169,7 @@ class RemotePrefill:
         self._view, self._transport, self._dispatcher = view, transport, dispatcher
         self._limits, self._counts = limits, counts
         self._open: dict[RemotePrompt, None] = {}  # in the order of their start
+        view.on_change(self.instances_changed)
 
     async def open(
         self, card: ModelCard, prompt: Prompt, tried: set[int], request: Generate, placement: Placement
@@ -179,14 +184,18 @@ class RemotePrefill:
         if not needed and not self._view.served(card.name, card, PREFILL).instances:
             return None
         while True:
-            decided = await self._dispatcher.acquire_prefill(
+            place = self._dispatcher.acquire(
                 card,
-                prompt,
-                placement.decision,
+                replace(prompt, instance=None),
                 tried,
+                pool=PREFILL,
+                waits=needed,
+                again=needed,
                 alone=placement.alone,
+                after=placement.decision,
                 timeout=self._limits.first if placement.alone else self._limits.queue,
             )
+            decided = cast("Placement | PrefillDecision", await place)
             if not isinstance(decided, Placement):
                 counts.local[decided.reason] += 1
                 return None

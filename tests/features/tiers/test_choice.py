@@ -7,10 +7,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from dynamod.features.prefill.decision import MOVE
+from dynamod.features.tiers.choice import UNKNOWN, PeerDecision, Pool, Stored, costs, name_peer
 from dynamod.kvcache.hashes import chain
 from dynamod.message.kv_events import Load, Snapshot, TierStored, WorkerEvent
-from dynamod.router.peers import UNKNOWN, PeerDecision, Pool, Stored, costs, name_peer
-from dynamod.router.prefill import MOVE
 from dynamod.router.settings import RouterSettings
 from dynamod.router.state import WorkerState
 from dynamod.router.tiers import Fetch
@@ -22,7 +22,7 @@ FAST = Load(0, 0, 0, 1000, 0.0, prefill_ms=10.0, host_ms=1.0, disk_ms=4.0, peer_
 
 def known(**workers: Any) -> WorkerState:
     """`w3=(10, 5)`: worker 3 has ten blocks in its device, and five behind these in memory."""
-    state = WorkerState(RouterSettings("kv", peer_fetch=MOVE), SIZE, lambda: 0.0)
+    state = WorkerState(RouterSettings("kv"), SIZE, lambda: 0.0)
     state.apply(1, (FAST,))
     for name, (device, below) in workers.items():
         names, behind = BLOCKS[:device], BLOCKS[device : device + below]

@@ -1,7 +1,7 @@
 """Blocks of prompts that other workers have stored: asked for by the ingress for the worker that answers.
 
-They only save time. Whatever goes wrong, the worker that answers computes what has not come; nobody is suspected, as
-nothing was computed for them.
+They only save time. Whatever goes wrong, the worker that answers computes what has not come; no request is suspected,
+as nothing was computed for them.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.worker import Generate, Handoff, Prefill
-from dynamod.router.peers import PeerDecision
 from dynamod.router.placement import Placement
 from dynamod.transport.base import Outbound, Sink, Transport
 
-from .counts import PeerCounts
+from .choice import PeerDecision
+from .dispatch import PeerCounts
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -43,7 +43,7 @@ class StoredBlocks(Sink):
         """The worker that answers sees by itself that nothing comes."""
 
     def unread(self) -> None:
-        """Nobody needs them: the worker that answers can compute them."""
+        """They are not needed: the worker that answers can compute them."""
 
     def delta(self, delta: Delta) -> None:
         """The hand-off, and then the end: everything has been read."""
@@ -91,9 +91,11 @@ class PeerFetch:
 
         Its `handoff` is there then. None: that instance computes the prompt.
         """
-        peer = placement.decision.peer
-        instance = self._instance(card, peer) if peer is not None and peer.fetch else None
-        if peer is None or instance is None:
+        peer = placement.decision.notes.get("peer")
+        if not isinstance(peer, PeerDecision):
+            return None
+        instance = self._instance(card, peer) if peer.fetch else None
+        if instance is None:
             return None
         counts, blocks = self._counts(card.base), StoredBlocks()
         try:

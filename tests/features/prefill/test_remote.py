@@ -9,15 +9,16 @@ import msgspec
 import pytest
 
 from dynamod.actor.testing import virtual
-from dynamod.ingress.counts import PrefillCounts
-from dynamod.ingress.prompt_stage import PrefillWorkerLost
-from dynamod.ingress.remote_prefill import TRIES, RemotePrefill, RemotePrompt
+from dynamod.features.prefill.dispatch import PrefillCounts
+from dynamod.features.prefill.remote import TRIES, RemotePrefill, RemotePrompt
+from dynamod.features.prefill.stage import PrefillWorkerLost
 from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.errors import EngineFailed
 from dynamod.message.ingress import Accepted, Failed, Items
 from dynamod.message.worker import TRIAL_TAKEN, Generate, Handoff, TransferShape
 from dynamod.migration.base import Limits
 from dynamod.router.placement import Placement
+from dynamod.router.router import Prompt
 
 NEEDS = ModelCard("m", capabilities=Capabilities(handoff=True, needs_prefill=True))
 OTHER = ModelCard("m", capabilities=Capabilities(handoff=True))
@@ -47,9 +48,9 @@ class Prefills:
     def quarantined(self, instance: Instance) -> bool:
         return instance.instance_id in self.quarantine
 
-    async def acquire_prefill(
-        self, _card: Any, _prompt: Any, _answer: Any, tried: set[int], *, alone: bool, timeout: Any
-    ) -> Placement:
+    def on_change(self, _changed: Any) -> None: ...
+
+    async def acquire(self, _card: Any, _prompt: Any, tried: set[int], *, alone: bool, **_how: Any) -> Placement:
         self.asked.append(set(tried))
         self.placed = self.place(max(tried, default=0) + 1, alone=alone)
         return self.placed
@@ -89,7 +90,7 @@ class Prefills:
 
     async def begun(self, card: ModelCard = NEEDS, *, alone: bool = False) -> tuple[RemotePrompt, Any]:
         place = self.place(alone=alone)
-        prompt = await self.remote.open(card, SimpleNamespace(), self.tried, REQUEST, place)  # type: ignore[arg-type]
+        prompt = await self.remote.open(card, Prompt("r", 9), self.tried, REQUEST, place)
         assert prompt is not None
         return prompt, place
 

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from dynamod.message.kv_events import Load
-
-from .state import WorkerState
-from .tiers import Fetch
+from dynamod.router.state import WorkerState
+from dynamod.router.tiers import Fetch
 
 UNKNOWN = 0.5
 """The time of a block from another worker by that to compute it, where the answering worker has not measured both."""
@@ -65,10 +64,10 @@ def name_peer(
     tried: Collection[int],
     move: int,
 ) -> PeerDecision | None:
-    """The decision for a prompt of `blocks` and `tokens` that the worker `chosen` answers; None where nobody has more.
+    """The decision for a prompt of `blocks` and `tokens` that the worker `chosen` answers.
 
-    Workers that were `tried` are not read from. `move`: what a read costs beside its blocks, in tokens of prompts. A
-    prompt that costs no more has no decision.
+    None where no worker has more of it. Workers that were `tried` are not read from. `move`: what a read costs
+    beside its blocks, in tokens of prompts. A prompt that costs no more has no decision.
     """
     if tokens <= move or not blocks:
         return None
@@ -96,7 +95,8 @@ def name_peer(
 def costs(own: Stored, peer: Stored, size: int, load: Load | None, move: int) -> tuple[float, float]:
     """What the blocks of `peer` cost, in tokens of prompts: loaded and computed by the answering worker, and read.
 
-    All of them are sent, those that the reader has, too. `load`: the answering worker's, with what a block takes there.
+    All of them are sent, also the blocks that the reader has. `load`: the answering worker's, with what a block takes
+    there.
     """
     here = size * (own.tiers.cost + peer.blocks - own.blocks)
     there = size * (peer.blocks * _ratio(load) + peer.tiers.cost) + move

@@ -1,37 +1,15 @@
 """Where the prompt of a request is computed: by a prefill worker, or by the worker that answers. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import fmean
-from typing import Annotated, Literal, TypeVar
+from typing import Literal
 
 import msgspec
-from msgspec import Meta
 
 from dynamod.message.kv_events import Load as EngineLoad
+from dynamod.router.active import Load
 
-from .active import Load
-
-T = TypeVar("T")
-
-Share = Annotated[float, Meta(ge=0, le=1)]
-Count = Annotated[int, Meta(ge=0)]
-
-
-class ConditionalDisagg(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The original's later condition (`--router-conditional-disagg-config`): when the answering worker keeps a prompt.
-
-    `isl_bounding`: it lacks fewer than `eff_isl_threshold` tokens, and less than `eff_isl_ratio_threshold` of them all.
-    `prefill_load`: each prefill worker has `prefill_busy_threshold` or more tokens of other prompts before it.
-    `isl_or_load`: either. With `decode_busy_threshold` or more of its KV blocks in use it keeps none. None: no bound.
-    """
-
-    policy: Literal["isl_bounding", "prefill_load", "isl_or_load"] = "isl_bounding"
-    eff_isl_threshold: Count = 2048
-    eff_isl_ratio_threshold: Share = 0.7
-    prefill_busy_threshold: Count | None = None
-    decode_busy_threshold: Share | None = None
-
+from .settings import ConditionalDisagg, PrefillSettings
 
 LONGEST_LOCAL, LONGEST_QUEUE = 1000, 2
 """The original's limits: each holds where only the other one is given."""
@@ -49,55 +27,14 @@ MOVE = STEPS + WAY
 """Both."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillSettings:
-    """`remote` (`remote-prefill`): prefill workers are used. `conditional` (`conditional-disagg`): only if it pays.
-
-    That is when less has to be computed before the prompt's end there than here (`state.there`, `state.here`). With one
-    of the original's limits it is for prompts of which the answering worker lacks more than `longest_local` tokens
-    (`max-local-prefill-length`), while fewer than `longest_queue` prompts wait for prefill workers
-    (`max-prefill-queue-size`); or, in place of these, what `policy` says.
-    """
-
-    remote: bool = True
-    conditional: bool = True
-    longest_local: int | None = None
-    longest_queue: int | None = None
-    policy: ConditionalDisagg | None = None
-
-
-class LivePrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of one model that are there for those of the file while the system runs. None: not said."""
-
-    remote_prefill: bool | None = None
-    conditional_disagg: bool | None = None
-    max_local_prefill_length: Count | None = None
-    max_prefill_queue_size: Count | None = None
-
-    def over(self, settings: PrefillSettings) -> PrefillSettings:
-        """What holds then. A limit that is said here holds in place of a policy, too."""
-        limited = (self.max_local_prefill_length, self.max_prefill_queue_size) != (None, None)
-        return PrefillSettings(
-            _said(self.remote_prefill, settings.remote),
-            _said(self.conditional_disagg, settings.conditional),
-            _said(self.max_local_prefill_length, settings.longest_local),
-            _said(self.max_prefill_queue_size, settings.longest_queue),
-            None if limited else settings.policy,
-        )
-
-
-def _said(here: T | None, there: T) -> T:
-    return there if here is None else here
-
-
 class PrefillState(msgspec.Struct, frozen=True):
     """What a decision looks at. `cached`: of the prompt's `tokens` at the answering worker.
 
     `workers`: prefill workers; `requests`: prompts there, of which each worker computes one at a time; `before`: tokens
     of other prompts that the least busy one still has to compute. `decode_use`: share of the answering worker's KV
-    blocks in use, None where nobody knows. `before_here`: tokens of other prompts that the answering worker still has
-    to compute; `answers_here`: other requests there. `required`: the answering worker computes no prompts. `way`: what
-    the last blocks cost on their way, in tokens of prompts, as measured; None: nobody has.
+    blocks in use, None where that is not known. `before_here`: tokens of other prompts that the answering worker still
+    has to compute; `answers_here`: other requests there. `required`: the answering worker computes no prompts. `way`:
+    what the last blocks cost on their way, in tokens of prompts, as measured; None: not measured yet.
     """
 
     tokens: int
@@ -133,7 +70,7 @@ class PrefillState(msgspec.Struct, frozen=True):
 
 
 def way_of(here: EngineLoad | None, prefill: Iterable[EngineLoad | None], size: int) -> float | None:
-    """What moving a prompt takes beyond computing it, in tokens of prompts; None where nobody has measured it.
+    """What moving a prompt takes beyond computing it, in tokens of prompts; None before it has been measured.
 
     `prefill`: what the prefill workers publish, whose mean counts. `here`: the same of the answering worker; where that
     has lost more because it did not reach one of them, this counts. `size`: tokens of a block.
@@ -210,23 +147,24 @@ def decide(settings: PrefillSettings, state: PrefillState) -> PrefillDecision:
 def _rule(settings: PrefillSettings, state: PrefillState) -> tuple[bool, Reason, str]:
     if state.required:
         return True, "required", "the answering worker computes no prompts"
-    if not settings.remote:
+    if not settings.remote_prefill:
         return False, "off", "remote_prefill is off"
     if not state.workers:
         return False, "no_workers", "there is no prefill worker"
     if state.missing <= 1:
         return False, "cached", "the answering worker has the prompt"
-    if not settings.conditional:
+    if not settings.conditional_disagg:
         return True, "always", "conditional_disagg is off"
-    if settings.policy is not None:
-        return _policy(settings.policy, state)
-    if settings.longest_local is None and settings.longest_queue is None:
+    if settings.router_conditional_disagg_config is not None:
+        return _policy(settings.router_conditional_disagg_config, state)
+    local, queue = settings.max_local_prefill_length, settings.max_prefill_queue_size
+    if local is None and queue is None:
         here, there = f"{state.here:.0f} tokens here", f"{state.there:.0f} there"
         answers = f"{state.answers_here} other requests at the answering worker"
         if state.there < state.here:
             return True, "sooner", f"it costs {there}, {here} with {answers}"
         return False, "later", f"it costs {here} with {answers}, {there}"
-    local, queue = _said(settings.longest_local, LONGEST_LOCAL), _said(settings.longest_queue, LONGEST_QUEUE)
+    local, queue = LONGEST_LOCAL if local is None else local, LONGEST_QUEUE if queue is None else queue
     if state.missing <= local:
         return False, "short", f"not more than max_local_prefill_length {local}"
     if state.queue >= queue:

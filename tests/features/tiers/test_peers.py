@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from dynamod.actor.testing import virtual
-from dynamod.ingress.counts import PeerCounts
-from dynamod.ingress.peer_fetch import WAIT, PeerFetch, StoredBlocks
+from dynamod.features.tiers.choice import PeerDecision
+from dynamod.features.tiers.dispatch import PeerCounts
+from dynamod.features.tiers.peers import WAIT, PeerFetch, StoredBlocks
 from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.ingress import Failed, Items
 from dynamod.message.worker import Generate, Handoff, Prefill
-from dynamod.router.peers import PeerDecision
 
 CARD = ModelCard("m", capabilities=Capabilities(handoff=True, stored_blocks=True))
 REQUEST = Generate("r", "m", b"")
@@ -48,7 +48,7 @@ class Peers:
         self.cancelled += 1
 
     async def begin(self, peer: PeerDecision | None = PEER) -> tuple[StoredBlocks | None, Any]:
-        placement: Any = SimpleNamespace(decision=SimpleNamespace(peer=peer), first_token=None)
+        placement: Any = SimpleNamespace(decision=SimpleNamespace(notes={"peer": peer}), first_token=None)
         return await self.fetch.open(CARD, REQUEST, placement), placement
 
     def counted(self) -> tuple[int, int, int]:

@@ -6,15 +6,14 @@ from typing import Any, Self
 
 import pytest
 
-from dynamod.ingress.prompt_stage import PrefillWorkerLost
+from dynamod.features.prefill.stage import PrefillWorkerLost
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest, TimedOut
 from dynamod.message.ingress import PromptLogprobs, Tokens
 from dynamod.message.tokens import pack
 from dynamod.message.worker import HANDOFF_FAILED, Generate, Handoff
 from dynamod.migration.prompt import prompt_taker
-
-from .instances import Client, passes, virtual
+from tests.migration.instances import Client, passes, virtual
 
 PREFILL = Instance("n", "c", "prefill", 77, {})
 """Its instance."""
