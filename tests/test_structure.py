@@ -31,7 +31,6 @@ PACKAGES: dict[str, set[str]] = {
     "transport": EVERYBODY,
     "graph": EVERYBODY | {"extension"},
     "kvcache": EVERYBODY,
-    "transfer": EVERYBODY | {"transport"},  # moves named bytes; knows no engine
     "http": EVERYBODY | {"extension"},
     "parsers": EVERYBODY,
     "structured": EVERYBODY,
@@ -43,7 +42,7 @@ PACKAGES: dict[str, set[str]] = {
     | {"http", "parsers", "structured", "preprocess", "router", "migration", "discovery", "kvcache", "transport"}
     | {"extension"},
     "engine": EVERYBODY | {"parsers", "preprocess", "structured", "kvcache", "transport"},
-    "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transfer", "transport"} | {"extension"},
+    "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transport"} | {"extension"},
 }
 """Package to the other packages it may import. dynamod/README.md shows the same table."""
 BELOW = EVERYBODY | PACKAGES.keys()

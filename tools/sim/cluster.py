@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Literal
 from dynamod.actor import Actor, Backoff, Policy, Reason, Ref, Supervisor, System
 from dynamod.daemon.exits import described
 from dynamod.engine.base import EngineOptions
+from dynamod.features.prefill.handoff import LEASE
 from dynamod.ingress.processor import ProcessorBackend
 from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance
 from dynamod.message.node import State
 from dynamod.message.worker import Request
 from dynamod.router.router import RouterSettings
 from dynamod.runtime.lifeline import ORPHAN_GRACE
-from dynamod.worker.handoff import LEASE
 
 from .daemon import Daemon, Link
 from .etcd import Etcd, SimulatedRegistry

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from dynamod.features.prefill.handoff import LEASE
 from dynamod.ingress.processor import CLOCK
 from dynamod.router.placement import Placement
 from dynamod.router.router import Router
-from dynamod.worker.handoff import LEASE
 
 from .clients import Client
 from .cluster import Cluster, Place

@@ -1,4 +1,4 @@
-"""Settings of prompts that prefill workers compute: keys of the processor's section, and flags."""
+"""Settings of prompts that prefill workers compute: keys of the sections of processors and workers, and flags."""
 
 from typing import Annotated, Literal
 
@@ -62,6 +62,31 @@ class PrefillSettings(msgspec.Struct, frozen=True):
         Meta(description="policy and bounds in place of the two keys before"),
         Option("JSON", 'a policy in place of these two: {"policy": "isl_bounding", "eff_isl_threshold": 2048}'),
     ] = None
+
+
+class TransferSettings(msgspec.Struct, frozen=True):
+    """How a worker keeps and sends the blocks of prompts."""
+
+    session_lease: Annotated[
+        Annotated[float, Meta(ge=2)] | None,  # readers show that they live each second
+        Meta(description="prefill: seconds that a prompt's blocks are kept for a reader that shows no life (30)"),
+    ] = None
+    session_memory_gb: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="gigabytes (10^9 bytes) of blocks that wait for their readers, at most; "
+            "others wait in the KV cache (1)"
+        ),
+    ] = None
+    transfer_port: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="TCP port at which workers of other nodes read blocks; 0: a free one. "
+            "The second worker of the component has the next one, and so on",
+        ),
+    ] = 0
 
 
 class LivePrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,6 +12,7 @@ from dynamod.features.prefill.decision import PrefillDecision
 from dynamod.message.discovery import PREFILL, Capabilities, ModelCard
 from dynamod.message.errors import Overloaded
 from dynamod.message.kv_events import Load
+from dynamod.observe.metrics import families
 from dynamod.router.decision import Decision
 from dynamod.router.placement import Placement
 from dynamod.router.router import Prompt
@@ -83,3 +84,12 @@ async def test_what_prompts_take_on_their_way_counts_as_the_workers_publish_it()
             assert await way_of(None, None) is None
             assert await way_of(None, msgspec.structs.replace(rate, move_ms=30.0)) == 60
             assert await way_of(msgspec.structs.replace(rate, move_ms=2000.0), None) == 4000
+
+
+@virtual
+async def test_metrics_of_prompts() -> None:
+    async with desk() as (made, _group):
+        rows = list(made.actor.stages["prefill"].rows("m", "p_model", {"model": "m"}))
+        found = {family.name: family for family in families(rows)}
+        assert found["p_model_remote_prefill_tokens"].samples[0].value == 0
+        assert "whole prompts" in found["p_model_remote_prefill_tokens"].documentation

@@ -10,11 +10,11 @@ import pytest
 from dynamod.actor import ActorUnreachable, System
 from dynamod.actor.testing import virtual
 from dynamod.engine.base import EngineOptions
+from dynamod.features.prefill.handoff import HandoffEndpoint
+from dynamod.features.prefill.transfer.sessions import Session, Sessions
 from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Handoff, Prefill
-from dynamod.transfer.sessions import Session, Sessions
-from dynamod.worker.handoff import HandoffEndpoint
 from dynamod.worker.role import Role, Switch
 
 SLOW = {"block_size": 4, "num_gpu_blocks": 64, "watermark": 0}
@@ -44,7 +44,7 @@ def switched(house: Any, role: DisaggregationMode, **more: Any) -> "asyncio.Task
 
 def session_of(house: Any, answer: Any) -> Session:
     handoff = msgspec.msgpack.decode(answer.deltas[-1].items[0], type=Handoff)
-    return house.workers[-1].handoff.sessions._open[handoff.session]  # type: ignore[no-any-return]
+    return house.workers[-1].parts["prefill"].endpoint.sessions._open[handoff.session]  # type: ignore[no-any-return]
 
 
 TYPES = ("chat", "completions", "embeddings", "score")

@@ -1,9 +1,9 @@
 """The worker's side of a hand-off: prompts computed for other workers, and blocks of prompts read from them.
 
-The stream of a `Prefill` request is the session's lease: it stays open until the blocks have been read, and whoever
-cancels it, or dies, releases them. A failed transfer is never served: what is missing is computed here, and counted.
-Blocks that another worker has stored are read in the same way; nothing is computed for them, so none may be long in
-coming.
+The stream of a `Prefill` request is the session's lease: it stays open until the blocks have been read. A reader
+that cancels it, or dies, releases them. A failed transfer is never served: what is missing is computed here, and
+counted. Blocks that another worker has stored are read in the same way; nothing is computed for them, so none may
+be long in coming.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from dynamod.engine.batching.handoff import Held
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, RequestError
 from dynamod.message.worker import Generate, Handoff
-from dynamod.transfer.base import Block, Kind, TransferError
-from dynamod.transfer.reader import read
-from dynamod.transfer.server import BlockServer
-from dynamod.transfer.sessions import MOST_BYTES, Sessions, SessionStatistics
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
 from .measured import Measured
+from .transfer.base import Block, Kind, TransferError
+from .transfer.reader import read
+from .transfer.server import BlockServer
+from .transfer.sessions import MOST_BYTES, Sessions, SessionStatistics
 from .unreachable import UnreachableSources
 
 log = logging.getLogger("dynamod.engine")
@@ -45,7 +45,7 @@ PATIENCE = 1.0
 """Seconds that a reader waits for a block that another worker has stored; for all, as long as computing them takes."""
 
 FORGET = 60.0
-"""Seconds for which a worker remembers what blocks took on their way, or lost, and whom it could not reach."""
+"""Seconds for which a worker remembers what blocks took on their way, or lost, and which workers it could not reach."""
 
 Read = Callable[[Mapping[str, str], str, str, int], AsyncGenerator[Block, None]]
 """Reads the blocks of a session (`transfer.reader.read`): addresses, session, layout, the first index."""
@@ -74,7 +74,7 @@ class TransferStatistics(msgspec.Struct, frozen=True):
 
 
 class HandoffStatistics(TransferStatistics, frozen=True):
-    """Of prompts that others have computed. `peers`: the same of those that they had stored, None before the first one.
+    """Of prompts that others have computed. `peers`: the same of prompts that they had stored, None before the first.
 
     `sessions`: of the prompts that this worker computes for others, or gives them.
     """
@@ -131,7 +131,7 @@ class HandoffEndpoint:
     async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
         """Wait for readers of the prompts that this worker computes from now on. `folder`: for sockets, private.
 
-        `lease`: seconds; None: LEASE. Raises OSError where nobody could read.
+        `lease`: seconds; None: LEASE. Raises OSError where no worker could read.
         """
         async with self._starts:
             if self.sessions is None:

@@ -20,7 +20,7 @@ _CLOSING = 1.0
 """Seconds in which a connection that is broken off is closed."""
 
 _TICKS = 5
-"""The longest silence is counted in so many ticks of the own loop, so that a pause of this process blames nobody."""
+"""The longest silence is counted in so many ticks of the own loop, so a pause of this process is not the source's."""
 
 
 class _Assembly:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.transfer.frames import (
+from dynamod.features.prefill.transfer.frames import (
     BLOCK_LIMIT,
     FRAME_LIMIT,
     WHY_LIMIT,
@@ -27,7 +27,7 @@ from dynamod.transfer.frames import (
     pack,
     unpack,
 )
-from dynamod.transfer.link import DIRECT, Link
+from dynamod.features.prefill.transfer.link import DIRECT, Link
 
 BUFFER = 2 * DIRECT
 

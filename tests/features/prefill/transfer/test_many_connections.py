@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from dynamod.transfer import sending
-from dynamod.transfer.link import FIRST_BUFFER
-from dynamod.transfer.server import BlockServer
+from dynamod.features.prefill.transfer import sending
+from dynamod.features.prefill.transfer.link import FIRST_BUFFER
+from dynamod.features.prefill.transfer.server import BlockServer
 
 from .places import Source
 

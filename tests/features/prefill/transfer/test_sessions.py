@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dynamod.actor.testing import virtual
-from dynamod.transfer.base import Kind, TransferError
-from dynamod.transfer.sessions import Sessions
+from dynamod.features.prefill.transfer.base import Kind, TransferError
+from dynamod.features.prefill.transfer.sessions import Sessions
 
 LAYOUT = "layout"
 

@@ -15,7 +15,7 @@ Kind = Literal["unreachable", "gone", "layout", "damaged", "short", "stalled", "
 class TransferError(Exception):
     """Blocks that do not come; `str()` says why in one line.
 
-    `kind`: unreachable (nobody answers at any address), gone (no such session, or it has another reader), layout (the
+    `kind`: unreachable (no answer at any address), gone (no such session, or it has another reader), layout (the
     bytes would mean something else here), damaged (a checksum or a frame is wrong), short (the connection ended before
     the last block), stalled (the source is silent), failed (the source has said so).
     """

@@ -1,9 +1,9 @@
-"""Workers whose blocks could not be read because no connection came about: nobody waits for one again for a while."""
+"""Workers whose blocks could not be read because no connection came about: no reader waits again for a while."""
 
 import asyncio
 from collections.abc import Mapping
 
-from dynamod.transfer.base import TransferError
+from .transfer.base import TransferError
 
 
 class UnreachableSources:
@@ -14,7 +14,7 @@ class UnreachableSources:
         self._until: dict[frozenset[tuple[str, str]], float] = {}
 
     def check(self, addresses: Mapping[str, str]) -> None:
-        """Raises TransferError (unreachable) for those that were not reached a short time ago."""
+        """Raises TransferError (unreachable) for workers that were not reached a short time ago."""
         if self._until.get(frozenset(addresses.items()), 0.0) > asyncio.get_running_loop().time():
             raise TransferError("unreachable", f"it was not reached within the last {self._seconds:g} s")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.transfer import reader
-from dynamod.transfer.base import Block
-from dynamod.transfer.reader import read
+from dynamod.features.prefill.transfer import reader
+from dynamod.features.prefill.transfer.base import Block
+from dynamod.features.prefill.transfer.reader import read
 
 from .places import LAYOUT, Source, collect, some_blocks, until
 

@@ -11,11 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.transfer import nixl, reader, sending
-from dynamod.transfer.base import TransferError
-from dynamod.transfer.frames import VERSION, WINDOW, Accept, Credit, End, Failed, Frame, Head, Hello, Idle, Piece, pack
-from dynamod.transfer.reader import read
-from dynamod.transfer.sessions import Sessions
+from dynamod.features.prefill.transfer import nixl, reader, sending
+from dynamod.features.prefill.transfer.base import TransferError
+from dynamod.features.prefill.transfer.frames import (
+    VERSION,
+    WINDOW,
+    Accept,
+    Credit,
+    End,
+    Failed,
+    Frame,
+    Head,
+    Hello,
+    Idle,
+    Piece,
+    pack,
+)
+from dynamod.features.prefill.transfer.reader import read
+from dynamod.features.prefill.transfer.sessions import Sessions
 
 from .places import LAYOUT, Broken, Source, asked, broken, collect, each_backend, framed, scripted, some_blocks, until
 

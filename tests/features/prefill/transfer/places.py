@@ -9,11 +9,11 @@ from typing import Any, Self
 
 import pytest
 
-from dynamod.transfer.base import Block, TransferError
-from dynamod.transfer.frames import VERSION, Accept, Frame, Head, Hello, Piece, checksum, pack
-from dynamod.transfer.reader import read
-from dynamod.transfer.server import BlockServer
-from dynamod.transfer.sessions import Session, Sessions
+from dynamod.features.prefill.transfer.base import Block, TransferError
+from dynamod.features.prefill.transfer.frames import VERSION, Accept, Frame, Head, Hello, Piece, checksum, pack
+from dynamod.features.prefill.transfer.reader import read
+from dynamod.features.prefill.transfer.server import BlockServer
+from dynamod.features.prefill.transfer.sessions import Session, Sessions
 
 LAYOUT = "layout"
 INSTALLED = [name for name in ("shm", "nixl", "tcp") if name != "nixl" or importlib.util.find_spec("nixl")]

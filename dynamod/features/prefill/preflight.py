@@ -4,55 +4,15 @@ Where they cannot, each prompt would be computed twice. What is not known before
 layout of the blocks, when the first prompt is handed over.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
+from dynamod.cli.preflight import Checked
 from dynamod.engine.names import ENGINES
-from dynamod.graph.graph import ServiceSpec
-from dynamod.message.discovery import PREFILL, DisaggregationMode
+from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import UserError
-from dynamod.worker.settings import WorkerSettings
-
-BLOCK_SIZES = ("block_size", "page_size")
-"""What engines call the tokens of a block among their own arguments."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A component of workers. `read`: its engine's arguments as that reads them, None where that is not known.
-
-    `path`: of its model on this machine.
-    """
-
-    spec: ServiceSpec
-    settings: WorkerSettings
-    arguments: Mapping[str, Any]
-    read: Any
-    path: Path | None
-
-    @property
-    def mode(self) -> DisaggregationMode:
-        """Its part of requests at first."""
-        return self.settings.mode(self.spec.component_type)
-
-    @property
-    def served(self) -> str:
-        """The name of its model for clients."""
-        return self.settings.options(self.path).name or self.settings.model
-
-    def block_size(self) -> tuple[str, int | None]:
-        """The key that decides it, and its value; None where only the engine knows it."""
-        name, given = self.spec.name, {key.replace("-", "_"): value for key, value in self.arguments.items()}
-        own = next((key for key in BLOCK_SIZES if key in given), None)
-        key = f"{name}.engine_args.{own}" if own else f"{name}.kv_cache_block_size"
-        said = given.get(own) if own else self.settings.kv_cache_block_size
-        value = getattr(self.read, "block_size", said)
-        return key, value if isinstance(value, int) else None
-
-
-def check_pairs(workers: list[Checked]) -> None:
+def check_pairs(workers: Sequence[Checked]) -> None:
     """Raise UserError where blocks of a prefill worker cannot fit, of the model that another component serves.
 
     Also where no component of the graph that answers for its model can take any. A graph without such a component is

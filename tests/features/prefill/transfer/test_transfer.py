@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.transfer import server
-from dynamod.transfer.base import Block, TransferError
-from dynamod.transfer.frames import PIECE, WINDOW
-from dynamod.transfer.names import BACKENDS
-from dynamod.transfer.reader import read
+from dynamod.features.prefill.transfer import server
+from dynamod.features.prefill.transfer.base import Block, TransferError
+from dynamod.features.prefill.transfer.frames import PIECE, WINDOW
+from dynamod.features.prefill.transfer.names import BACKENDS
+from dynamod.features.prefill.transfer.reader import read
 from tests.ports import free_port
 
 from .places import LAYOUT, Source, broken, collect, each_backend, some_blocks, until

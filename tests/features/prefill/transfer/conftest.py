@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from dynamod.transfer import nixl
+from dynamod.features.prefill.transfer import nixl
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dynamod.transfer import nixl
-from dynamod.transfer.base import TransferError
-from dynamod.transfer.frames import PIECE, WINDOW
-from dynamod.transfer.reader import read
+from dynamod.features.prefill.transfer import nixl
+from dynamod.features.prefill.transfer.base import TransferError
+from dynamod.features.prefill.transfer.frames import PIECE, WINDOW
+from dynamod.features.prefill.transfer.reader import read
 
 from .places import LAYOUT, Source, collect, some_blocks, until
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from .base import Backend
 
 BACKENDS = {
-    "shm": "dynamod.transfer.shm:Shm",
-    "nixl": "dynamod.transfer.nixl:Nixl",
-    "tcp": "dynamod.transfer.tcp:Tcp",
+    "shm": "dynamod.features.prefill.transfer.shm:Shm",
+    "nixl": "dynamod.features.prefill.transfer.nixl:Nixl",
+    "tcp": "dynamod.features.prefill.transfer.tcp:Tcp",
 }
 
 

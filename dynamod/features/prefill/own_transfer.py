@@ -1,7 +1,7 @@
 """The worker's side of a hand-off between engines that move KV blocks by themselves (`engine.own_transfer`).
 
-As in `handoff`, the stream of a `Prefill` request is the lease: who cancels it, or dies, releases the blocks. What has
-been read, and what has failed, the engine knows and counts.
+As in `handoff`, the stream of a `Prefill` request is the lease: a reader that cancels it, or dies, releases the blocks.
+What has been read, and what has failed, the engine knows and counts.
 """
 
 import logging
@@ -15,10 +15,10 @@ import msgspec
 from dynamod.engine.base import Engine, Spawn
 from dynamod.message.errors import BadRequest, DynamodError, RequestError
 from dynamod.message.worker import Generate, Handoff
-from dynamod.transfer.sessions import SessionStatistics
 from dynamod.transport.base import Reply
 
 from .handoff import HandoffStatistics
+from .transfer.sessions import SessionStatistics
 
 log = logging.getLogger("dynamod.engine")
 
@@ -87,7 +87,7 @@ class OwnTransferEndpoint:
         self._engine.submit(request, reply)
 
     def statistics(self) -> HandoffStatistics:
-        """A snapshot. How many blocks have come the engine does not say, so nobody knows what computing them takes."""
+        """A snapshot. How many blocks have come the engine does not say; so what computing them takes is not known."""
         transfer, ended = self._transfer, self._endings
         sessions = SessionStatistics(
             open=self._open,

@@ -107,7 +107,7 @@ class SourceEnd(Link):
     # Called by the session.
 
     def more(self) -> None:
-        """Send what can be sent now: what is there, until the credit is used up or the socket is full."""
+        """Send what can be sent now: the blocks that have come, until the credit is used up or the socket is full."""
         session = self._session
         while session is not None and not self._paused and not self.served:
             if self._block is not None:

@@ -108,11 +108,11 @@ class Session:
 
     @property
     def read(self) -> bool:
-        """Whether somebody reads it now."""
+        """Whether a reader has it now."""
         return self._follower is not None
 
     def block(self, index: int) -> Stored:
-        """One of those that are here."""
+        """One of the sessions that are here."""
         return self._blocks[index - self.first]
 
     # For who computes the prompt.
@@ -121,12 +121,12 @@ class Session:
         """Have room for a block of `size` bytes that is exported next and put then.
 
         False: there is none. Then `then` is called once when there is, and the room is the block's. It is not called
-        when the session ends first, which it does by its lease if nobody reads it. One call at a time.
+        when the session ends first, which it does by its lease if it has no reader. One call at a time.
         """
         return not (self.ended or self.finished) and self._owner.room(self, size, then)
 
     def grant(self, size: int) -> None:
-        """There is room for a block, or one has come that nobody had asked for."""
+        """There is room for a block, or one has come without being asked for."""
         self._room += size
         self.held += size
         self._owner.hold(size)
@@ -162,7 +162,7 @@ class Session:
         self.end("failed", "failed", why)
 
     def release(self) -> None:
-        """End the session: nobody will read. Everything is dropped now.
+        """End the session: no reader will come. Everything is dropped now.
 
         A reader that was sent all may not have said yet that it has it: that counts as read.
         """
@@ -216,7 +216,7 @@ class Session:
         self._owner.sent(len(block.data))
 
     def end(self, ending: Ending, kind: Kind = "gone", why: str = "") -> None:
-        """Drop the blocks, tell the reader (with `kind` and `why`, unless it has all) and who opened the session."""
+        """Drop the blocks, tell the reader (with `kind` and `why`, unless it has all) and the opener of the session."""
         if self.ended:
             return
         self.ended = True
@@ -242,8 +242,8 @@ class Sessions:
 
     A session that is neither read nor put to for `lease` seconds by `now` expires, `lease` as it is when one of these
     happens. `spawn` starts the task that sees to it. `layout`: digest of what must agree for the bytes to mean the
-    same. `most_bytes`: of all blocks. Those that would go beyond that wait until readers have taken others, or sessions
-    have ended, those of sessions without a reader behind the others; a larger one comes alone.
+    same. `most_bytes`: of all blocks. Blocks beyond that wait until readers have taken others, or sessions have ended,
+    those of sessions without a reader behind the others; a larger one comes alone.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Between nodes with RDMA: frames over TCP, the bytes of pieces by reads of the source's memory.
 
 One NIXL agent per process, with memory that is registered once for MOST connections of each kind. A connection for
-which nothing is free takes the next backend. Who knows one session of a source can read all pieces under way there.
+which nothing is free takes the next backend. A reader that knows one session of a source can read
+all pieces under way there.
 """
 
 import asyncio

@@ -28,7 +28,7 @@ async def test_it_comes_whole(words: Any, tmp_path: Path, backend: str, blocks: 
     request = words.generate(PROMPT, max_tokens=6)
     async with System() as system:
         prefill = await worker(words, system, "prefill", tmp_path if backend == "shm" else None)
-        prefill.workers[-1].session_memory = blocks * BLOCK + 1
+        prefill.workers[-1].parts["prefill"].most_bytes = blocks * BLOCK + 1
         assert await prefill.ref.ask(Switch(role="prefill"), timeout=10) == Role("prefill", 1)
         decode = await worker(words, system, "decode", None)
         wanted = (await decode.ask(words.generate(PROMPT[:4] + PROMPT, max_tokens=6)).wait()).ids
