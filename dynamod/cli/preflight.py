@@ -156,6 +156,11 @@ def _check_kind(spec: ServiceSpec, graph: Graph, environ: Mapping[str, str]) -> 
 
 def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:
     settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
+    if (role := settings.mode(spec.component_type)) != "aggregated":
+        try:
+            require_role(role)
+        except UserError as error:
+            raise UserError(f"{spec.name}: {error}", error.hint) from None
     name, model = settings.name, settings.model
     if model and ENGINES[name].model:
         require_format(name, local(model))
@@ -163,12 +168,7 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:
     if model and ENGINES[name].model:
         require_file(name, local(model))
     arguments = arguments_with(settings.engine, settings.engine_args)
-    if (role := settings.mode(spec.component_type)) != "aggregated":
-        try:
-            require_role(role)
-        except UserError as error:
-            raise UserError(f"{spec.name}: {error}", error.hint) from None
-        require_handoff(name, role, arguments, spec.python, environ)
+    require_handoff(name, role, arguments, spec.python, environ)
     read = check_arguments(name, arguments, settings.kv_cache_block_size)
     adapters = adapters_of(settings.lora, settings.served_model_name)
     check_lora(name, adapters, arguments, None)

@@ -175,7 +175,8 @@ def test_models_on_demand_that_are_switched_off(machine: Any) -> None:
     )
 
 
-DISAGG = ("serve", "graphs.disagg:Frontend", "-f", "configs/disagg.yaml", "--Frontend.port=0")
+MOCKERS = [f"--{name}.{key}" for name in ("Worker", "PrefillWorker") for key in ("engine=mocker", "model=sample")]
+DISAGG = ("serve", "graphs.disagg:Frontend", "--Frontend.port=0", *MOCKERS)
 
 
 @pytest.mark.parametrize("without", ["prefill"], indirect=True)

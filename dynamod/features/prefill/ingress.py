@@ -11,14 +11,14 @@ from dynamod.router.placement import Placement
 
 from .dispatch import PrefillDispatch
 from .remote import RemotePrefill
-from .stage import PromptStage, RemotePrompt
+from .stage import HandedPrompt, PromptStage
 
 
 class Prompts:
     """Makes the stages of choices.
 
     Features that extend this one give a function of the `StageContext`, which returns an
-    `async def open(card, request, placement) -> stage.RemotePrompt | None`; it is asked where no prefill worker
+    `async def open(card, request, placement) -> stage.HandedPrompt | None`; it is asked where no prefill worker
     computes the prompt.
     """
 
@@ -43,14 +43,14 @@ class Prompts:
 
     async def _open(
         self, choice: Choice, tried: set[int], request: Generate, placement: Placement
-    ) -> RemotePrompt | None:
+    ) -> HandedPrompt | None:
         remote = await self._remote.open(choice.card, choice.prompt, tried, request, placement)
         if remote is not None:
             if choice.placed is not None:
-                choice.placed(None, remote.instance.instance_id)
+                choice.placed(None, remote.placement.instance.instance_id)
             return remote
         for source in self._others:
-            found: RemotePrompt | None = await source(choice.card, request, placement)
+            found: HandedPrompt | None = await source(choice.card, request, placement)
             if found is not None:
                 return found
         return None

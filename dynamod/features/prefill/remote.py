@@ -8,22 +8,22 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from dynamod.discovery.view import View
-from dynamod.message.discovery import PREFILL, Instance, ModelCard
+from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import EngineFailed, RequestError
-from dynamod.message.ingress import Accepted, Delta, Failed, Items
-from dynamod.message.worker import TRIAL_PAUSE, TRIAL_TAKEN, Generate, Handoff, Prefill
+from dynamod.message.ingress import Accepted, Delta, Failed
+from dynamod.message.worker import TRIAL_PAUSE, TRIAL_TAKEN, Generate, Prefill
 from dynamod.migration.base import Limits
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Prompt
-from dynamod.transport.base import Outbound, Sink, Transport
+from dynamod.transport.base import Transport
 
 from .dispatch import PrefillCounts
-from .stage import PrefillWorkerLost
+from .stage import HandedPrompt, PrefillWorkerLost
 
 if TYPE_CHECKING:
     from .decision import PrefillDecision
@@ -42,23 +42,17 @@ class _Displaced(EngineFailed):
         super().__init__("its prefill worker tries another request alone")
 
 
-class RemotePrompt(Sink):
+class RemotePrompt(HandedPrompt):
     """A prompt at a prefill worker, from `open` until the worker that answers has read it, or it is left."""
 
+    source = "the prefill worker"
+
     def __init__(self, placement: Placement, counts: PrefillCounts, ended: Callable[["RemotePrompt"], object]) -> None:
-        self.placement = placement
+        super().__init__()
+        self.placement, self.instance = placement, placement.instance
         self._failed: Callable[[str, bool], None] | None = None
         self._lost: RequestError | None = None
-        self.alone = False  # see `stage.RemotePrompt`
         self._counts, self._ended = counts, ended
-        self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
-        self.outbound: Outbound | None = None
-        self._over = False
-
-    @property
-    def instance(self) -> Instance:
-        """Of the prefill worker."""
-        return self.placement.instance
 
     @property
     def awaited(self) -> bool:
@@ -84,19 +78,14 @@ class RemotePrompt(Sink):
         if isinstance(delta, Accepted) and self.placement.alone and self.outbound is not None:
             self.outbound.confirm()  # it begins now: from here on it may be the cause of a crash
             self.alone = not self.placement.shared
-        if isinstance(delta, Items) and delta.items and not self.handoff.done():
-            try:
-                self.handoff.set_result(msgspec.msgpack.decode(delta.items[0], type=Handoff))
-            except (msgspec.MsgspecError, TypeError) as error:
-                self.fail(EngineFailed(f"the prefill worker's answer cannot be read: {error}"))
-        if isinstance(delta, Failed):
-            self.fail(_Displaced() if delta.code == TRIAL_TAKEN else delta.exception())
-        elif getattr(delta, "finish", None) is not None:
-            self._end(EngineFailed("the prefill worker has ended the session"))
+        if isinstance(delta, Failed) and delta.code == TRIAL_TAKEN:
+            self.fail(_Displaced())
+        else:
+            super().delta(delta)
 
     def lost(self, why: str) -> None:
         """The worker is gone."""
-        self.fail(PrefillWorkerLost(self.instance, why, alone=self.alone))
+        self.fail(PrefillWorkerLost(self.placement.instance, why, alone=self.alone))
 
     def displace(self) -> bool:
         """Leave the worker to the trial of another request, before which no request could be blamed for a crash."""
@@ -127,28 +116,10 @@ class RemotePrompt(Sink):
         self._cancel()
         self.lost(why)
 
-    def close(self) -> None:
-        """It is needed no more, or never was."""
-        self._cancel()
-        self._end(EngineFailed("the request has ended"))
-
-    def _cancel(self) -> None:
-        if not self._over and self.outbound is not None:
-            self.outbound.cancel()
-
     def _end(self, error: RequestError) -> None:
-        self._over = True
+        super()._end(error)
         self._ended(self)
         self.placement.release()
-        if not self.handoff.done():
-            self.handoff.set_exception(error)
-            self.handoff.exception()  # whoever waits gets it; nobody may
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
 
 def _never() -> bool:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import Future
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from dynamod.message.discovery import Instance
-from dynamod.message.errors import EngineFailed
-from dynamod.message.ingress import Failed
+from dynamod.message.errors import EngineFailed, RequestError
+from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.worker import HANDOFF_FAILED, Generate, Handoff, Request
 from dynamod.migration.attempt import Attempt, Break
 from dynamod.migration.stages import CAUSE, Stage, Try
 from dynamod.router.placement import Placement
+from dynamod.transport.base import Outbound, Sink
 
 if TYPE_CHECKING:
     from dynamod.migration.request import InFlightRequest
@@ -24,20 +24,22 @@ CAUSE_LOOK = 0.02
 """Seconds between looks for the end of a prefill worker."""
 
 
-class RemotePrompt(Protocol):
-    """A prompt at a prefill worker, or one that has it stored; leaving its context drops what is left of it there."""
+class HandedPrompt(Sink):
+    """The stream of a prompt at another worker. Leaving its context drops what has not been read there.
 
-    handoff: Future[Handoff]
+    `handoff`: the other worker's, when it has come. `instance`: the instance that computes the prompt; None where
+    nothing is computed for it, so that it cannot be the cause of a crash. `alone`: it was tried alone there, and had
+    begun. `source`: the other worker in texts.
+    """
 
-    @property
-    def instance(self) -> Instance | None:
-        """Of the prefill worker. None: nothing is computed for it, so that it cannot be the cause of a crash."""
-        ...
+    source = "the other worker"
 
-    @property
-    def alone(self) -> bool:
-        """Whether it was tried alone there, and had begun."""
-        ...
+    def __init__(self) -> None:
+        self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
+        self.instance: Instance | None = None
+        self.alone = False
+        self.outbound: Outbound | None = None
+        self._over = False
 
     def watch(self, failed: Callable[[str, bool], None]) -> None:
         """Call `failed` once if the blocks cannot be had any more: why, and whether only another needs the worker."""
@@ -45,18 +47,52 @@ class RemotePrompt(Protocol):
     def unread(self) -> None:
         """The instance gives the request up because it could not have the blocks."""
 
-    def __enter__(self) -> Self:
-        """Itself."""
-        ...
+    def delta(self, delta: Delta) -> None:
+        """The hand-off, and then the end: everything has been read."""
+        if isinstance(delta, Items) and delta.items and not self.handoff.done():
+            try:
+                self.handoff.set_result(msgspec.msgpack.decode(delta.items[0], type=Handoff))
+            except (msgspec.MsgspecError, TypeError) as error:
+                self.fail(EngineFailed(f"the answer of {self.source} cannot be read: {error}"))
+        if isinstance(delta, Failed):
+            self.fail(delta.exception())
+        elif getattr(delta, "finish", None) is not None:
+            self._end(EngineFailed(f"{self.source} has ended the session"))
 
-    def __exit__(self, *error: object) -> None:
-        """Drop it."""
+    def lost(self, why: str) -> None:
+        """The other worker is gone."""
+        self.fail(EngineFailed(why))
+
+    def fail(self, error: RequestError) -> None:
+        """The stream has ended: the other worker does no more for it, and what has not been read is gone."""
+        self._end(error)
+
+    def close(self) -> None:
+        """The prompt is needed no more, or never was. Called again, it does nothing."""
+        self._cancel()
+        self._end(EngineFailed("the request has ended"))
+
+    def _cancel(self) -> None:
+        if not self._over and self.outbound is not None:
+            self.outbound.cancel()
+
+    def _end(self, error: RequestError) -> None:
+        self._over = True
+        if not self.handoff.done():
+            self.handoff.set_exception(error)
+            self.handoff.exception()  # the request may not wait for it
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
 
 class PrefillWorkerLost(EngineFailed):
     """The prefill worker `instance` has gone before it gave a hand-off: the prompt may have crashed it.
 
-    `alone`: as of a `RemotePrompt`.
+    `alone`: as of a `HandedPrompt`.
     """
 
     def __init__(self, instance: Instance, why: str, *, alone: bool = False) -> None:
@@ -64,7 +100,7 @@ class PrefillWorkerLost(EngineFailed):
         self.instance, self.alone = instance, alone
 
 
-OpenPrompt = Callable[[Generate, Placement], Awaitable[RemotePrompt | None]]
+OpenPrompt = Callable[[Generate, Placement], Awaitable[HandedPrompt | None]]
 """Has a prompt computed for the instance of a placement. None: that instance has to do it.
 
 Raises Overloaded when this process ends, and PrefillWorkerLost.
@@ -78,7 +114,7 @@ class PromptStage(Stage):
 
     def __init__(self, open_: OpenPrompt, needed: bool, flight: InFlightRequest) -> None:
         self._open, self._needed, self._flight = open_, needed, flight
-        self._watched: RemotePrompt | None = None
+        self._watched: HandedPrompt | None = None
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Send the request with the hand-off of its prompt. A request that is tried alone computes its own prompt."""
@@ -102,7 +138,7 @@ class PromptStage(Stage):
                 await self._blame(broken, prompt, placement)
             return broken
 
-    async def _blame(self, broken: Break, prompt: RemotePrompt, placement: Placement) -> None:
+    async def _blame(self, broken: Break, prompt: HandedPrompt, placement: Placement) -> None:
         flight = self._flight
         if broken.died:  # both may have computed the prompt at once
             await flight.stages.blame(prompt.instance, 0.0)
