@@ -33,7 +33,6 @@ PACKAGES: dict[str, set[str]] = {
     "transport": EVERYBODY,
     "graph": EVERYBODY | {"extension"},
     "kvcache": EVERYBODY,
-    "transfer": EVERYBODY | {"transport"},  # moves named bytes; knows no engine
     "http": EVERYBODY | {"extension"},
     "parsers": EVERYBODY,
     "structured": EVERYBODY,
@@ -45,7 +44,7 @@ PACKAGES: dict[str, set[str]] = {
     | {"http", "parsers", "structured", "preprocess", "router", "migration", "discovery", "kvcache", "transport"}
     | {"extension"},
     "engine": EVERYBODY | {"parsers", "preprocess", "structured", "kvcache", "transport"},
-    "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transfer", "transport"} | {"extension"},
+    "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transport"} | {"extension"},
 }
 """Package to the other packages it may import. dynamod/README.md shows the same table."""
 BELOW = EVERYBODY | PACKAGES.keys()
@@ -292,7 +291,6 @@ MOST_EXCEPTIONS = 10
 
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "lines": {
-        "ingress/dispatcher.py": "placement and its queues; split with the request stages",
         "ingress/processor.py": "composition of the request path; split with the request stages",
         "worker/worker.py": "requests, events and role of one worker",
     },

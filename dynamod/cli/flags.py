@@ -180,24 +180,14 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--kv-overlap-score-weight", type=float, metavar="W", help="weight of cached prefixes for kv (default 1.0)")
     add("--router-temperature", type=float, metavar="T", help="kv: 0 takes the best, above it chance (default 0.0)")
     add("--use-kv-events", type=_bool, metavar="BOOL", help="false: guess what is cached from what was sent")
-    add("--remote-prefill", type=_bool, metavar="BOOL", help="false: prefill workers are not used")
-    add("--conditional-disagg", type=_bool, metavar="BOOL", help="false: prefill workers compute all prompts")
-    local = "tokens of a prompt that the answering worker computes itself; default: as the loads of both pools say"
-    add("--max-local-prefill-length", type=int, metavar="N", help=local)
-    queue = "prompts that wait for prefill workers until it computes all itself (2 with the limit before)"
-    add("--max-prefill-queue-size", type=int, metavar="N", help=queue)
-    later = 'a policy in place of these two: {"policy": "isl_bounding", "eff_isl_threshold": 2048}'
-    add("--router-conditional-disagg-config", metavar="JSON", help=later)
-    peer = "true: KV blocks of prompts are read from other workers, where that costs less (default false)"
-    add("--kv-peer-fetch", type=_bool, metavar="BOOL", help=peer)
+    _add_settings(add, "processor")
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a list with commas); hidden in ps")
     add("--api-key-file", metavar="FILE", help="file with one key per line; or the variable DYN_API_KEYS")
     add("--client-keys-file", metavar="FILE", help="file of keys with names and limits, read again when it changes")
     served = "for commands of the original: /v1/messages is always served"
     add("--enable-anthropic-api", action="store_true", help=served)
-    for flag, option in _added().items():
-        add(flag, type=_bool if option.metavar == "BOOL" else str, metavar=option.metavar, help=option.help)
+    _add_settings(add, "frontend")
     ignored = "true: fields of requests that are known and not served are left out and counted (default: refused)"
     add("--ignore-unsupported-fields", type=_bool, metavar="BOOL", help=ignored)
     loads = "true: clients may load and unload LoRA adapters, from paths below --lora-dir (default false)"
@@ -210,9 +200,15 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     common_flags(add)
 
 
-def _added() -> dict[str, Option]:
-    """Flags of settings that features add to the frontend."""
-    return {f"--{name.replace('_', '-')}": option for name, option in options("frontend").items()}
+def _add_settings(add: Callable[..., object], section: str) -> None:
+    """Flags of settings that features add to a section."""
+    types: Mapping[str, Callable[[str], object]] = {"BOOL": _bool, "N": int}
+    for flag, option in _added(section).items():
+        add(flag, type=types.get(option.metavar, str), metavar=option.metavar, help=option.help)
+
+
+def _added(section: str) -> dict[str, Option]:
+    return {f"--{name.replace('_', '-')}": option for name, option in options(section).items()}
 
 
 def _reasoning_field_flag(add: Callable[..., object]) -> None:
@@ -326,7 +322,7 @@ def joined(words: Sequence[str]) -> list[str]:
     """A flag with BOOL alone means true; only true and false behind it are its value. `--verbosity -vv` is `-vv`."""
     joined: list[str] = []
     rest = list(words)
-    alone = {*ALONE, *(flag for flag, option in _added().items() if option.metavar == "BOOL")}
+    alone = {*ALONE, *(flag for flag, option in _added("").items() if option.metavar == "BOOL")}
     while rest:
         word = rest.pop(0)
         if word in alone:

@@ -3,6 +3,9 @@
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from dynamod.daemon.names import node_name
 from dynamod.engine.interpreter import missing
@@ -17,6 +20,7 @@ from dynamod.engine.names import (
     require_handoff,
     require_installed,
 )
+from dynamod.extension.installed import enabled, require_role
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import given, validate
 from dynamod.http.keys import Keys
@@ -24,14 +28,50 @@ from dynamod.http.settings import FrontendSettings
 from dynamod.http.settings import from_environment as frontend_environment
 from dynamod.ingress.settings import ProcessorSettings
 from dynamod.ingress.settings import from_environment as processor_environment
+from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.parsers import check_names
 from dynamod.preprocess.locate import local  # None for a model of Hugging Face: the worker asks for it
 from dynamod.runtime.components import kind_of, starts_workers
 from dynamod.worker.settings import WorkerSettings
 
-from .prefill_pairs import Checked, check_pairs
 from .room import check_room
+
+BLOCK_SIZES = ("block_size", "page_size")
+"""What engines call the tokens of a block among their own arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A component of workers. `read`: its engine's arguments as that reads them, None where that is not known.
+
+    `path`: of its model on this machine.
+    """
+
+    spec: ServiceSpec
+    settings: WorkerSettings
+    arguments: Mapping[str, Any]
+    read: Any
+    path: Path | None
+
+    @property
+    def mode(self) -> DisaggregationMode:
+        """Its part of requests at first."""
+        return self.settings.mode(self.spec.component_type)
+
+    @property
+    def served(self) -> str:
+        """The name of its model for clients."""
+        return self.settings.options(self.path).name or self.settings.model
+
+    def block_size(self) -> tuple[str, int | None]:
+        """The key that decides it, and its value; None where only the engine knows it."""
+        name, given = self.spec.name, {key.replace("-", "_"): value for key, value in self.arguments.items()}
+        own = next((key for key in BLOCK_SIZES if key in given), None)
+        key = f"{name}.engine_args.{own}" if own else f"{name}.kv_cache_block_size"
+        said = given.get(own) if own else self.settings.kv_cache_block_size
+        value = getattr(self.read, "block_size", said)
+        return key, value if isinstance(value, int) else None
 
 
 def lacks_model(graph: Graph) -> bool:
@@ -47,8 +87,8 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
     Raises UserError for a missing extra, an interpreter without dynamod, an unknown engine, wrong engine arguments, an
     engine that cannot do its worker's part of requests, adapters that it cannot load, a model that is not there or
     cannot be read, for keys, certificates and variables of the environment that a frontend cannot use, for an unknown
-    kind of component, for what a kind of a feature refuses, for KV tiers that have no room together, and for prefill
-    workers whose blocks no other worker can take.
+    kind of component, for what a kind of a feature refuses, for KV tiers that have no room together, for a
+    role of a worker whose feature is off, and for what a feature's check of all workers refuses.
     """
     workers: list[Checked] = []
     for spec in graph.services.values():
@@ -67,7 +107,9 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
             _check_kind(spec, graph, env)
         if spec.python and spec.component_kind != WORKER:
             missing(spec.python, (), env or os.environ)
-    check_pairs(workers)
+    for feature in enabled():
+        if feature.checks is not None:
+            feature.checks(workers)
     check_room(graph, {one.spec.name: one.read for one in workers}, node_name(environ or os.environ))
     return graph
 
@@ -114,6 +156,11 @@ def _check_kind(spec: ServiceSpec, graph: Graph, environ: Mapping[str, str]) -> 
 
 def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:
     settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
+    if (role := settings.mode(spec.component_type)) != "aggregated":
+        try:
+            require_role(role)
+        except UserError as error:
+            raise UserError(f"{spec.name}: {error}", error.hint) from None
     name, model = settings.name, settings.model
     if model and ENGINES[name].model:
         require_format(name, local(model))
@@ -121,7 +168,7 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:
     if model and ENGINES[name].model:
         require_file(name, local(model))
     arguments = arguments_with(settings.engine, settings.engine_args)
-    require_handoff(name, settings.mode(spec.component_type), arguments, spec.python, environ)
+    require_handoff(name, role, arguments, spec.python, environ)
     read = check_arguments(name, arguments, settings.kv_cache_block_size)
     adapters = adapters_of(settings.lora, settings.served_model_name)
     check_lora(name, adapters, arguments, None)

@@ -44,12 +44,7 @@ FRONTEND_KEYS = {
 """Settings of the frontend, by the flags that give them."""
 FRONTEND_FLAGS = tuple(flag for flag in FRONTEND_KEYS.values() if flag not in ("http_host", "http_port"))
 FRONTEND_KEYS["reasoning_field_name"] = "reasoning_field_name"  # a flag of workers too
-DISAGG_POLICY = "router_conditional_disagg_config"
-DISAGG = (
-    *("remote_prefill", "conditional_disagg", "max_local_prefill_length", "max_prefill_queue_size"),
-    DISAGG_POLICY,
-)
-ROUTING = ("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events", "kv_peer_fetch", *DISAGG)
+ROUTING = ("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events")
 MIGRATION = ("migration_limit", "migration_max_seq_len")
 PLACEMENT = ("tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank", "leader_addr")
 ENGINE = (
@@ -136,7 +131,7 @@ def build(arguments: RunArguments) -> Graph:
     if arguments.input.startswith("dyn://"):
         if discover or output.startswith("dyn://"):
             raise UserError("cannot use endpoints for both in and out", "a worker needs an engine: out=mistralrs")
-        frontend = (*FRONTEND_FLAGS, "migration_max_seq_len", *DISAGG)
+        frontend = (*FRONTEND_FLAGS, "migration_max_seq_len", *options("processor"))
         _refuse(flags, frontend, f"the frontend, not to in={arguments.input}", "give it with in=http")
         return worker_graph(arguments, Address.parse(arguments.input))
     if (arguments.input == "none") != (flags.node_rank > 0):
@@ -192,9 +187,10 @@ def _remote(arguments: RunArguments) -> tuple[Address | None, str]:
 def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static_model: str = "") -> Graph:
     """Frontend and Processor, for the models that are found: everywhere, or `only` at an address."""
     processor = {name: getattr(flags, name) for name in (*ROUTING, *MIGRATION)}
-    if policy := flags.router_conditional_disagg_config:
-        source = "--router-conditional-disagg-config"
-        processor[DISAGG_POLICY] = read_object(policy, f"{source} {policy}", 'for example {"policy": "isl_bounding"}')
+    for name, option in options("processor").items():
+        processor[name] = value = getattr(flags, name)
+        if value is not None and option.metavar == "JSON":
+            processor[name] = read_object(value, f"--{name.replace('_', '-')} {value}", option.help)
     if only is not None:
         processor["only_endpoint"] = f"dyn://{only}"
     if static_model:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dynamod.extension.installed import enabled
+
 from .tables import duration, table
 
 SHOWN_MODELS = 3
@@ -53,11 +55,8 @@ def decision(record: dict[str, Any], width: int | None = None) -> str:
     lines += [f"left out: {number:x}, {why}" for number, why in record["excluded"]]
     if record.get("more_excluded"):
         lines.append(f"left out: {record['more_excluded']:,} more")
-    if prefill := record.get("prefill"):
-        lines.append(_prefill(prefill))
-    if peer := record.get("peer"):
-        lines.append(_peer(peer))
-    lines += [f"{name}: {text}" for name, text in record.get("notes", {}).items()]
+    notes = {name: make for one in enabled() for name, make in one.notes.items()}
+    lines += [make()(record[name]) for name, make in notes.items() if record.get(name)]
     if record["shadow_mode"]:
         same = "the same" if record["shadow"] == record["chosen"] else f"{record['shadow']:x}"
         lines.append(f"{record['shadow_mode']} would have chosen {same}")
@@ -70,27 +69,6 @@ def _says(name: str, candidates: Sequence[Mapping[str, Any]]) -> bool:
 
     needs = TERMS[name].needs if name in TERMS else ""  # the daemon may be of another version
     return not needs or any(one.get(needs) for one in candidates)
-
-
-def _prefill(record: dict[str, Any]) -> str:
-    """Where the prompt was computed."""
-    state, where = record["state"], "by a prefill worker" if record["remote"] else "where it was answered"
-    way = state.get("way")  # the daemon may be of another version
-    measured = "" if way is None else f", last blocks {way:.0f} tokens on their way as measured"
-    return (
-        f"prompt computed {where}: {record['rule']} ({state['tokens'] - state['cached']} tokens not cached there, "
-        f"{state['requests']} prompts at {state['workers']} prefill workers, {state['before']} tokens before it"
-        f"{measured})"
-    )
-
-
-def _peer(record: dict[str, Any]) -> str:
-    """Whether blocks of the prompt were read from another worker."""
-    read = "read from" if record["fetch"] else "not read from"
-    return (
-        f"blocks {read} {record['process'] or format(record['instance'], 'x')}: {record['rule']} "
-        f"(it has {record['blocks']}, the answering worker {record['own']})"
-    )
 
 
 def _candidates(record: dict[str, Any], terms: Mapping[str, str]) -> str:

@@ -59,3 +59,9 @@ class Feature:
     """What prints `dynamo explain WORD`, by the word: with the path of the control socket or None, and a `Form`."""
     controls: Mapping[str, Control] = field(default_factory=dict[str, Control])
     """Commands of the control socket, by name."""
+    roles: tuple[str, ...] = ()
+    """Roles that workers may have beside `aggregated`."""
+    checks: Callable[[Sequence[Any]], None] | None = None
+    """Looks at the workers of a graph, `cli.preflight.Checked`, before a process starts. Raises UserError."""
+    notes: Mapping[str, Callable[[], Callable[[Any], str]]] = field(default_factory=dict[str, Any])
+    """By the name of a note of `router.decision.Decision.notes`: what makes the line of `dynamo explain` from it."""

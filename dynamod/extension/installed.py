@@ -111,6 +111,12 @@ def control(name: str) -> Control | None:
     return _owned(name, lambda feature: feature.controls, f"the command '{name}'")
 
 
+def require_role(role: str) -> None:
+    """Raise UserError for a role of workers that no feature gives them, or whose feature is off."""
+    if _owned(role, lambda feature: dict.fromkeys(feature.roles, True), f"the role '{role}'") is None:
+        raise UserError(f"there is no role '{role}' for workers", "see dynamo features")
+
+
 def _owned(key: str, given: Callable[[Feature], Mapping[str, T]], what: str) -> T | None:
     for name, feature in installed().items():
         if key in given(feature):

@@ -16,7 +16,8 @@ class Option:
     """Other ways to give a setting, as part of the annotation of its field.
 
     `metavar`, `help`: of its flag `--NAME METAVAR`. FILE and FOLDER are relative to the folder of the command; a flag
-    with BOOL alone means true. `variable`: of the environment of a frontend.
+    with BOOL alone means true. N is a number. JSON is an object, or a file with one, and only for the processor.
+    `variable`: of the environment of a frontend.
     """
 
     metavar: str

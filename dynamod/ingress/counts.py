@@ -1,6 +1,5 @@
 """What preprocessing, routing and migration cost, per model. `router_metrics` shows it when it is scraped."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
@@ -100,25 +99,3 @@ class MigrationCounts:
     def settled(self, seconds: float, ok: bool) -> None:
         """Another instance has taken it (or none has) that long after the stream broke."""
         (self.taken if ok else self.failed).observe(seconds)
-
-
-class PeerCounts:
-    """Prompts of a model of which another worker gave blocks, those blocks as they were known, and how often none came.
-
-    What has really been read the workers count.
-    """
-
-    __slots__ = ("blocks", "failed", "fetches")
-
-    def __init__(self) -> None:
-        self.fetches = self.blocks = self.failed = 0
-
-
-class PrefillCounts:
-    """Prompts of a model that prefill workers computed, and that stayed at the answering worker, by why."""
-
-    __slots__ = ("failed", "local", "remote", "tokens")
-
-    def __init__(self) -> None:
-        self.remote = self.tokens = self.failed = 0
-        self.local: Counter[str] = Counter()

@@ -1,9 +1,13 @@
 """What a feature does at the dispatcher: it may take requests over, and keep an instance from other requests."""
 
 import asyncio
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any, ClassVar
 
+from dynamod.observe.metrics import Row
+from dynamod.router.decision import Decision
 from dynamod.router.placement import Acquire, Placement
 
 Key = tuple[str, str]
@@ -25,11 +29,29 @@ class Waiting:
 
 
 class DispatchStage:
-    """The methods here change nothing; a subclass overrides what it needs."""
+    """The methods here change nothing; a subclass overrides what it needs.
 
-    def acquire(self, key: Key, message: Acquire) -> asyncio.Future[Placement] | None:
-        """Look at a request that asks for a place. Returns its later place where the stage takes the request over."""
+    `order`: the stage with the lowest one is asked first. `needs_blocks`: prompts must come with the hashes of their
+    blocks, and the events of workers are followed.
+    """
+
+    order: ClassVar[int] = 0
+    needs_blocks = False
+
+    def acquire(self, key: Key, message: Acquire) -> Any:
+        """Look at a request that asks for a place.
+
+        Returns the reply where the stage takes the request over: a place, now or as a future, or what else the stage
+        has told the asker to expect. None: the next stage is asked.
+        """
         return None
+
+    def decided(self, key: Key, message: Acquire, decision: Decision, exclude: Collection[int]) -> Decision:
+        """Look at a decision before the request is counted as load. Returns it, maybe with more in it.
+
+        `exclude`: instances that do not take the request.
+        """
+        return decision
 
     def reserved(self, key: Key) -> int | None:
         """The instance that takes only requests which are `alone`. It comes back soon."""
@@ -41,3 +63,7 @@ class DispatchStage:
 
     def load_fell(self, key: Key) -> None:
         """An instance may have become free, or instances have come or gone."""
+
+    def rows(self, model: str, prefix: str, labels: dict[str, str]) -> Iterable[Row]:
+        """What metrics show of a model. `prefix`, `labels`: those of the model's other rows."""
+        return ()

@@ -9,33 +9,29 @@ import logging
 import time
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from time import perf_counter
-from types import MappingProxyType
-
-import msgspec
+from typing import Any
 
 from dynamod.actor import Actor, Reason, control, handle
-from dynamod.discovery.keys import PREFILL_SETTINGS
+from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import Serving, View
 from dynamod.extension.installed import enabled
 from dynamod.http.metrics import Histogram
-from dynamod.message.discovery import PREFILL, Instance, ModelCard
-from dynamod.message.errors import Internal, Overloaded, RequestError
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.errors import Internal, Overloaded
 from dynamod.message.kv_events import WorkerEvent
-from dynamod.router.active import Load
+from dynamod.observe.metrics import Row
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.eligible import lacks
-from dynamod.router.peers import Pool, name_peer
-from dynamod.router.placement import Acquire, AcquirePrefill, Placement
-from dynamod.router.prefill import LivePrefill, PrefillDecision, PrefillState, decide, state_of, way_of
-from dynamod.router.router import Prompt, Router, RouterSettings
+from dynamod.router.placement import Acquire, Placement
+from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Transport
 
-from .counts import HIT_RATE, MigrationCounts, Overhead, PeerCounts, PrefillCounts, Preparation, Stage
+from .counts import HIT_RATE, MigrationCounts, Overhead, Preparation, Stage
 from .dispatch_stage import DispatchStage, Key, Waiting
 from .subscriptions import EventSubscriptions
 
@@ -43,9 +39,6 @@ log = logging.getLogger("dynamod.frontend")
 
 HOUSEKEEPING = 0.5
 """Seconds between looks for load that was never released and for subscriptions that are silent."""
-
-Row = tuple[str, dict[str, str], msgspec.Struct]
-"""Of metrics: prefix, labels, numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +76,10 @@ class ModelCounts:
     `hits`: by pool, the share of a prompt that the router expects in the chosen worker's cache.
     """
 
-    __slots__ = ("hits", "migrations", "overhead", "peers", "prefill", "preparation", "preprocess", "route")
+    __slots__ = ("hits", "migrations", "overhead", "preparation", "preprocess", "route")
 
     def __init__(self) -> None:
         self.overhead, self.migrations = Overhead(), MigrationCounts()
-        self.prefill, self.peers = PrefillCounts(), PeerCounts()
         self.preparation, self.preprocess, self.route = Preparation(), Stage(), Stage()
         self.hits: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(HIT_RATE))
 
@@ -104,8 +96,8 @@ class _Group:
 class Dispatcher(Actor):
     """Places requests (`Acquire`). `counts`: by model, where it observes what decisions cost.
 
-    `decisions`: requests of which decisions are kept. `live`: settings of prompts that are there for those of
-    `settings`, by PREFILL_SETTINGS and the model; kept up to date by whoever has made it.
+    `decisions`: requests of which decisions are kept. For stages: `config`, the settings of the processor's section
+    with the keys of features, None for their defaults; `link`, the connection to the daemon, None without a daemon.
     """
 
     mailbox_capacity = 4096
@@ -117,14 +109,16 @@ class Dispatcher(Actor):
         settings: RouterSettings,
         counts: Mapping[str, ModelCounts],
         decisions: int = 1000,
-        live: Mapping[str, LivePrefill] = MappingProxyType({}),
+        config: Any = None,
+        link: LinkRegistry | None = None,
     ) -> None:
-        self._view, self._transport, self._settings, self.counts = view, transport, settings, counts
-        self._live = live
+        self.view, self._transport, self._settings, self.counts = view, transport, settings, counts
+        self.config, self.link = config, link
         self._cards: dict[str, ModelCard] = {}
         self._groups: dict[Key, _Group] = {}
         self._queues: dict[Key, list[Waiting]] = {}
-        self._stages: list[DispatchStage] = []
+        self.stages: dict[str, DispatchStage] = {}  # of features, by their names, from `started` on
+        self.needs_blocks = settings.scores
         self.decisions = DecisionLog(decisions)
         self._arrivals = count()
         self._follow_due = self._closed = False
@@ -132,9 +126,11 @@ class Dispatcher(Actor):
     async def started(self) -> None:
         """Begin to follow the view."""
         self._loop = asyncio.get_running_loop()
-        self._stages = [one.dispatch(self) for one in enabled() if one.dispatch is not None]
+        made = [(one.name, one.dispatch(self)) for one in enabled() if one.dispatch is not None]
+        self.stages |= sorted(made, key=lambda one: one[1].order)
+        self.needs_blocks = self._settings.scores or any(one.needs_blocks for one in self.stages.values())
         self._subscriptions = EventSubscriptions(self._transport, self.context.task, self._loop.time, self._events)
-        self._view.on_change(self._changed)
+        self.view.on_change(self._changed)
         self.context.task(self._keep_house(), "housekeeping")
 
     async def stopping(self, reason: Reason) -> None:
@@ -149,59 +145,17 @@ class Dispatcher(Actor):
     # Messages.
 
     @handle
-    async def acquire(self, message: Acquire) -> Placement | RequestError | asyncio.Future[Placement]:
+    async def acquire(self, message: Acquire) -> Any:
         """Place a request now, queue it, or refuse it. A bug in the decision is that request's error."""
         key = (message.model, message.pool)
-        for stage in self._stages:
-            if (place := stage.acquire(key, message)) is not None:
-                return place
+        for stage in self.stages.values():
+            if (reply := stage.acquire(key, message)) is not None:
+                return reply
         self._serve_queue(key)
         try:
             return self.place(key, message) or self._enqueue(key, message)
         except Internal as error:
             return error
-
-    @handle
-    async def acquire_prefill(
-        self, message: AcquirePrefill
-    ) -> Placement | PrefillDecision | RequestError | asyncio.Future[Placement]:
-        """Place a prompt at a prefill worker, now unless that is needed, or say why not."""
-        acquire = message.acquire
-        live, settings = self._live.get(PREFILL_SETTINGS + acquire.model), self._settings.prefill
-        decision = decide(live.over(settings) if live is not None else settings, self._prefill_state(message))
-        if acquire.waits:
-            self.decisions.complete(message.answer, decision)
-            return await self.acquire(acquire)
-        if decision.remote:
-            try:
-                self.place((acquire.model, PREFILL), acquire)
-            except Internal:
-                pass  # logged; the prompt is computed where it is answered
-            if acquire.placement is None:
-                decision = msgspec.structs.replace(
-                    decision, remote=False, reason="refused", rule="no prefill worker can take it"
-                )
-        self.decisions.complete(message.answer, decision)
-        return acquire.placement or decision
-
-    def _prefill_state(self, message: AcquirePrefill) -> PrefillState:
-        answer, model, tokens = message.answer, message.acquire.model, message.acquire.prompt.tokens
-        group = self._group((model, PREFILL))
-        there = self._groups.get((model, ""))
-        state, workers = (group.router.state, group.router.workers) if group is not None else (None, set[int]())
-        loads = [state.active.of(worker) for worker in workers] if state is not None else []
-        published = [state.loads.get(worker) for worker in workers] if state is not None else []
-        own = there.router.state.loads.get(answer.chosen) if there is not None else None
-        way = way_of(own, published, answer.block_size)
-        here = there.router.state.active.of(answer.chosen) if there is not None else Load(0, 0, 0)
-        cached, use = answer.present * answer.block_size, self._use((model, ""), answer.chosen)
-        return state_of(tokens, cached, here, loads, use, required=message.acquire.waits, way=way)
-
-    def _use(self, key: Key, worker: int) -> float | None:
-        """Share of a worker's KV blocks in use, as it says itself."""
-        group = self._groups.get(key)
-        load = group.router.state.loads.get(worker) if group is not None else None
-        return load.active_blocks / load.total_blocks if load is not None and load.total_blocks else None
 
     @control
     async def model_served(self, message: ModelServed) -> None:
@@ -229,18 +183,18 @@ class Dispatcher(Actor):
         """What metrics show of the routers."""
         from .router_metrics import rows  # a scrape may come, or never
 
-        return list(rows(self, self._view, message.prefix, message.migration_limit))
+        return list(rows(self, self.view, message.prefix, message.migration_limit))
 
     # For metrics.
 
     @property
     def routers(self) -> dict[Key, Router]:
-        """The router of each model and pool."""
+        """The router of each model and pool that was asked for."""
         return {key: group.router for key, group in self._groups.items()}
 
     def reserved(self, key: Key) -> int | None:
         """The instance that takes only requests which are alone there."""
-        return next((one for stage in self._stages if (one := stage.reserved(key)) is not None), None)
+        return next((one for stage in self.stages.values() if (one := stage.reserved(key)) is not None), None)
 
     def waiting_tokens(self, key: Key) -> int:
         """Tokens of the prompts of requests in a queue."""
@@ -249,7 +203,7 @@ class Dispatcher(Actor):
     def waiting(self, key: Key) -> int:
         """Requests in a queue, or at a stage."""
         queued = sum(not one.turn.done() for one in self._queues.get(key, ()))
-        return queued + sum(stage.waiting(key) for stage in self._stages)
+        return queued + sum(stage.waiting(key) for stage in self.stages.values())
 
     # Placing.
 
@@ -277,15 +231,15 @@ class Dispatcher(Actor):
             else:
                 exclude = {one.instance_id for one in serving.instances if one.instance_id != reserved}
         unable, decision = self.unable(key, message), None
-        if slow := {one: "is slow" for one in self._view.slow if serving.get(one) is not None}:
+        if slow := {one: "is slow" for one in self.view.slow if serving.get(one) is not None}:
             decision = router.decide(message.prompt, serving.instances, exclude, {**unable, **slow})
         if decision is None:  # a slow instance is better than none
             decision = router.decide(message.prompt, serving.instances, exclude, unable)
         instance = serving.get(decision.chosen) if decision is not None else None
         if decision is None or instance is None:
             return None
-        if self._settings.peer_fetch is not None and not key[1]:
-            decision = self._with_peer(key[0], message.prompt, decision, exclude, self._settings.peer_fetch)
+        for stage in self.stages.values():
+            decision = stage.decided(key, message, decision, exclude)
         changed = partial(self._load_fell, key)
         placement = message.placement = Placement(instance, decision, router, changed, message.alone)
         placement.untried = message.untried
@@ -301,29 +255,15 @@ class Dispatcher(Actor):
         """Instances that cannot answer it, and why: mostly there are none."""
         words, adapter, found = message.prompt.form_words(message.received), message.adapter, dict[int, str]()
         if words is not None:
-            found = dict.fromkeys(self._view.unable(key[0], words), "does not keep to such a form")
+            found = dict.fromkeys(self.view.unable(key[0], words), "does not keep to such a form")
         if adapter is not None:
-            able, all_ = self._view.served(adapter.name, adapter, key[1]), self.serving(key).instances
+            able, all_ = self.view.served(adapter.name, adapter, key[1]), self.serving(key).instances
             lacking = (one.instance_id for one in all_ if able.get(one.instance_id) is None)
             found |= dict.fromkeys(lacking, "lacks the adapter")
         if needs := message.prompt.needs:
-            cards = ((one.instance_id, self._view.card_of(key[0], one)) for one in self.serving(key).instances)
+            cards = ((one.instance_id, self.view.card_of(key[0], one)) for one in self.serving(key).instances)
             found |= {worker: why for worker, card in cards if (why := lacks(needs, card))}
         return found
-
-    def _with_peer(
-        self, model: str, prompt: Prompt, decision: Decision, exclude: Collection[int], move: int
-    ) -> Decision:
-        """The decision, with the worker from which blocks of the prompt may be read."""
-        groups = {pool: self._groups.get((model, pool)) for pool in ("", PREFILL)}
-        answering = groups[""]
-        can = self._view.capabilities(self._cards[model])
-        if answering is None or can is None or not can.stored_blocks:
-            return decision
-        pools = [Pool(name, one.router.workers, one.router.state) for name, one in groups.items() if one is not None]
-        state = answering.router.state
-        peer = name_peer(prompt.blocks, prompt.tokens, decision.chosen, state, pools, exclude, move)
-        return decision if peer is None else msgspec.structs.replace(decision, peer=peer)
 
     def _enqueue(self, key: Key, message: Acquire) -> asyncio.Future[Placement] | Overloaded:
         queue = self._queues.setdefault(key, [])
@@ -371,7 +311,7 @@ class Dispatcher(Actor):
 
     def _load_fell(self, key: Key) -> None:
         """A worker may have become free: serve the queue, soon."""
-        for stage in self._stages:
+        for stage in self.stages.values():
             stage.load_fell(key)
         if self._queues.get(key):
             self._loop.call_soon(self._serve_queue, key)
@@ -380,7 +320,11 @@ class Dispatcher(Actor):
 
     def serving(self, key: Key) -> Serving:
         """The ready instances of a model in a pool."""
-        return self._view.served(key[0], self._cards.get(key[0]), key[1])
+        return self.view.served(key[0], self._cards.get(key[0]), key[1])
+
+    def card(self, model: str) -> ModelCard | None:
+        """The card of a model that is served."""
+        return self._cards.get(model)
 
     def router(self, key: Key) -> Router | None:
         """The router of a model and pool; None for a model that is not served."""
@@ -415,7 +359,7 @@ class Dispatcher(Actor):
             for worker in before.keys() - live.keys():
                 self._subscriptions.drop((key, worker))
                 group.router.state.forget(worker)
-            if self._settings.needs_events:
+            if self._settings.needs_events or self.needs_blocks:
                 for worker, instance in live.items():
                     if before.get(worker) is not instance:
                         self._subscriptions.follow((key, worker), instance)

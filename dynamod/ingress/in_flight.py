@@ -7,21 +7,19 @@ from functools import partial
 from typing import Any
 
 from dynamod.actor import ActorUnreachable
-from dynamod.discovery.view import View
 from dynamod.extension.installed import enabled
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, RequestError
 from dynamod.message.ingress import Logprobs, PromptLogprobs
 from dynamod.message.worker import REPLAY, Generate, form_words
-from dynamod.migration.base import Choice, Limits, TakeLogprobs
+from dynamod.migration.base import Choice, TakeLogprobs
 from dynamod.migration.request import InFlightRequest
 from dynamod.migration.stages import Ask, MakeStage, StageContext
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.output import RecordedOutput
-from dynamod.router.placement import DispatcherClient, Placement
+from dynamod.router.placement import Placement
 from dynamod.router.router import Prompt
-from dynamod.transport.base import Transport
 
 from .base import Job, Logprob, ResponseSink, Run
 from .counts import Stage
@@ -29,9 +27,6 @@ from .dispatcher import ModelCounts
 from .lowering import Lowered
 from .parsing import ParsedSink, most_calls
 from .parts import ProcessorParts
-from .peer_fetch import PeerFetch
-from .prompt_stage import PromptStage, RemotePrompt
-from .remote_prefill import RemotePrefill
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 
@@ -46,31 +41,22 @@ class RequestsInFlight:
     """`start` requests, each choice in a task of the processor's; let their clocks act, and leave silent workers.
 
     `migration_limit`: in place of the cards' own. `longest`: tokens above which an answer does not move.
-    `node()`: the name of this node.
     """
 
     def __init__(
         self,
-        view: View,
-        transport: Transport,
-        dispatcher: DispatcherClient,
+        context: StageContext,
         spawn: Spawn,
-        now: Callable[[], float],
         counts: Mapping[str, ModelCounts],
         *,
-        limits: Limits,
         migration_limit: int | None,
         longest: int | None,
-        node: Callable[[], str],
         parts: ProcessorParts,
     ) -> None:
-        self._view, self._transport, self._dispatcher = view, transport, dispatcher
-        self._spawn, self._now, self._counts = spawn, now, counts
-        self._limits, self._migration_limit, self._longest = limits, migration_limit, longest
-        context = StageContext(view, now, node)
+        self._view, self._transport, self._dispatcher = context.view, context.transport, context.dispatcher
+        self._spawn, self._now, self._counts = spawn, context.now, counts
+        self._limits, self._migration_limit, self._longest = context.limits, migration_limit, longest
         self._begins = [one.stages(context) for one in enabled() if one.stages is not None]
-        self._prefill = RemotePrefill(view, transport, dispatcher, limits, lambda name: counts[name].prefill)
-        self._peers = PeerFetch(view, transport, lambda name: counts[name].peers)
         self._parts = parts
         self._open: dict[InFlightRequest, None] = {}  # in the order of their start: so clocks act, too
         self.started = self.completed = 0
@@ -129,7 +115,6 @@ class RequestsInFlight:
 
         A request that no other instance can take waits: the process may respond again, else its daemon kills it.
         """
-        self._prefill.instances_changed()
         for request in list(self._open):
             instance = request.instance
             if not request.attempting:
@@ -161,10 +146,6 @@ class RequestsInFlight:
         card, model, request = lowered.card, lowered.model, lowered.requests[index]
         prompt, can = prompt_of(job, lowered, index), card.capabilities
         told = run.sink.placed if job.timed else None
-        scored = isinstance(request, Generate) and request.sampling.prompt_logprobs is not None  # computes it all
-        if can.handoff and not scored:
-            blocks = partial(self._blocks, card, prompt, set(), told and partial(told, index, None))
-            stages = [partial(PromptStage, blocks, can.needs_prefill), *stages]
         choice = Choice(
             request,
             lowered.outputs[index],
@@ -176,24 +157,13 @@ class RequestsInFlight:
             prompt_tokens=prompt.tokens,
             logprobs=_logprobs_of(model, run.sink) if model is not None else None,
             stages=stages,
+            card=card,
+            prompt=prompt,
+            placed=told and partial(told, index),
         )
         places = ChoicePlaces(self, card, prompt, _priority(job), told and partial(told, index))
         migrations = self._counts[card.base].migrations
         return InFlightRequest(choice, places, self._transport, self._now, migrations, self._completed)
-
-    async def _blocks(
-        self, card: ModelCard, prompt: Prompt, tried: set[int], told: Told, request: Generate, placement: Placement
-    ) -> RemotePrompt | None:
-        """Blocks of a prompt for the instance of `placement`: computed by a prefill worker, or stored by another.
-
-        `told` gets the prefill worker.
-        """
-        remote = await self._prefill.open(card, prompt, tried, request, placement)
-        if remote is not None and told is not None:
-            told(remote.placement.instance.instance_id)
-        if remote is None and placement.decision.peer is not None:
-            return await self._peers.open(card, request, placement)
-        return remote
 
     def acquire(self, card: ModelCard, prompt: Prompt, priority: int, told: Told, ask: Ask) -> Awaitable[Placement]:
         """A place for a choice. `told` gets the worker. Awaiting it raises Overloaded."""

@@ -9,7 +9,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,20 +16,22 @@ import msgspec
 from dynamod.actor import Actor, Reason, Ref, Total, handle
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View, disagree
+from dynamod.extension.installed import enabled
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound
 from dynamod.migration.base import Limits
+from dynamod.migration.stages import StageContext
+from dynamod.observe.metrics import Row
 from dynamod.preprocess.model import Model
 from dynamod.router.decision import Decision
 from dynamod.router.placement import DispatcherClient
-from dynamod.router.prefill import LivePrefill
 from dynamod.router.router import RouterSettings
 from dynamod.transport.base import Transport
 
 from .askable import Announce, AskableModels
 from .base import Job, ResponseSink, Run
 from .counts import LoopDelay
-from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows, Row
+from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows
 from .in_flight import RequestsInFlight
 from .lowering import Lowered, Served
 from .model_loader import ModelLoader
@@ -118,7 +119,7 @@ class Processor(Actor):
     `announce`: see `AskableModels`. `refused(name, why)` is called when the files of a model are of no use, and with an
     empty text when that is over. `node()`: the name of this node;
     models of workers on other nodes are fetched when they are not found here. `decisions`: requests of which the
-    routing decisions are kept. `live`: see `Dispatcher`. `link`, `component`: see `ProcessorContext`.
+    routing decisions are kept. `config`: see `Dispatcher`. `link`, `component`: see `ProcessorContext`.
     """
 
     def __init__(
@@ -134,12 +135,11 @@ class Processor(Actor):
         refused: Callable[[str, str], None] = lambda _name, _why: None,
         node: Callable[[], str] = lambda: "",
         decisions: int = 1000,
-        live: Mapping[str, LivePrefill] = MappingProxyType({}),
+        config: Any = None,
         link: LinkRegistry | None = None,
         component: str = "",
     ) -> None:
         self._view, self._transport = view, transport
-        self._needs_blocks = routing.needs_blocks
         self._limits, self._migration_limit, self._longest_move = limits, migration_limit, migration_max_seq_len
         self._node = node
         self._checks: GrammarChecks | None = None
@@ -158,24 +158,28 @@ class Processor(Actor):
             view, lambda: self.cards, self._kept.__contains__, self._coming, self.parts, announce
         )
         self._loader = ModelLoader(view, transport, node, refused, self.askable.look)
-        self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
+        self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, config, link)
         self._requests: RequestsInFlight | None = None
 
     async def started(self) -> None:
         """Begin to watch models and clocks."""
         self._dispatcher = self.context.child("dispatcher", self.dispatch)
         await self.context.system.ready(self._dispatcher, timeout=10)
-        self._requests = requests = RequestsInFlight(
+        context = StageContext(
             self._view,
+            asyncio.get_running_loop().time,  # the system's clock, without the calls between
+            self._node,
             self._transport,
             DispatcherClient(self._dispatcher, self._view),
+            self._limits,
+            self.dispatch.stages,
+        )
+        self._requests = requests = RequestsInFlight(
+            context,
             self.context.task,
-            asyncio.get_running_loop().time,  # the system's clock, without the calls between
             self._counts,
-            limits=self._limits,
             migration_limit=self._migration_limit,
             longest=self._longest_move,
-            node=self._node,
             parts=self.parts,
         )
         self.parts |= make_parts(
@@ -230,12 +234,15 @@ class Processor(Actor):
 
     def _records(self, decisions: list[Decision]) -> list[dict[str, Any]]:
         names = {instance.instance_id: instance.process for instance in self._view.all_instances()}
+        none = dict.fromkeys(name for one in enabled() for name in one.notes)
         found: list[dict[str, Any]] = []
         for decision in decisions:
             record = msgspec.to_builtins(decision)
-            for candidate in (*record["candidates"], *([record["peer"]] if record["peer"] else [])):
-                candidate["process"] = names.get(candidate["instance"], "")
-            found.append({**record, "overlap": decision.overlap, "regret": decision.regret})
+            notes = record.pop("notes")
+            for one in (*record["candidates"], *notes.values()):
+                if isinstance(one, dict) and "instance" in one:
+                    one["process"] = names.get(one["instance"], "")
+            found.append({**record, **none, **notes, "overlap": decision.overlap, "regret": decision.regret})
         return found
 
     def statistics(self) -> ProcessorStatistics:
@@ -389,7 +396,7 @@ class Processor(Actor):
             card,
             model,
             self.context.random,
-            self._needs_blocks,
+            self.dispatch.needs_blocks,
             counts.overhead.block_hashing,
             counts.preparation,
             parsers,

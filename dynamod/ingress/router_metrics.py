@@ -1,19 +1,13 @@
 """What routing looks like from outside: rows for /metrics, made when somebody asks."""
 
 from collections.abc import Iterator
-from functools import cache
-from typing import Any
-
-import msgspec
 
 from dynamod.discovery.view import View
 from dynamod.http.metrics import Histogram
-from dynamod.observe.metrics import Buckets
+from dynamod.observe.metrics import Buckets, Row, described
 
 from .counts import STALL, LoopDelay
-from .dispatcher import Dispatcher, ModelCounts, Row
-
-__all__ = ["Row", "rows"]
+from .dispatcher import Dispatcher, ModelCounts
 
 
 def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None) -> Iterator[Row]:
@@ -31,7 +25,7 @@ def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None
         yield (
             "dynamod_router",
             labels,
-            _row(
+            described(
                 text,
                 decisions_total=known.decisions,
                 prompt_blocks_total=known.blocks,
@@ -46,9 +40,9 @@ def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None
         text = "Load of a worker as the router knows it: KV blocks in use, prompt tokens still to be computed."
         for worker in sorted(router.workers):
             load, name = router.state.active.of(worker), names.get(worker) or f"{worker:x}"
-            row = _row(text, active_decode_blocks=load.blocks, active_prefill_tokens=load.prefill)
+            row = described(text, active_decode_blocks=load.blocks, active_prefill_tokens=load.prefill)
             yield f"{prefix}_worker", {**labels, "worker": name}, row
-        row = _row(
+        row = described(
             "Requests that wait because all workers are busy, and the tokens of their prompts.",
             pending_requests=dispatch.waiting((model, pool)),
             pending_isl_tokens=dispatch.waiting_tokens((model, pool)),
@@ -56,7 +50,7 @@ def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None
         yield f"{prefix}_router_queue", labels, row
         if (hits := dispatch.counts[model].hits.get(pool)) is not None:
             text = "Share of a prompt's tokens that the router expects in the cache of the worker that it has chosen."
-            yield prefix, labels, _row(text, kv_hit_rate=_buckets(hits))
+            yield prefix, labels, described(text, kv_hit_rate=_buckets(hits))
         if not pool:
             yield from _counted(dispatch, view, model, prefix, limit)
             yield from _preparation(dispatch.counts[model], prefix, labels)
@@ -66,44 +60,48 @@ def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None
 def loop_row(delay: LoopDelay, prefix: str) -> Row:
     """The event loop of an ingress process, on which all its token streams are."""
     text = f"Seconds by which a timer of the event loop came late, looked at twice a second; stalls: above {STALL} s."
-    return prefix, {}, _row(text, event_loop_delay_seconds=_buckets(delay.late), event_loop_stall_total=delay.stalls)
+    return (
+        prefix,
+        {},
+        described(text, event_loop_delay_seconds=_buckets(delay.late), event_loop_stall_total=delay.stalls),
+    )
 
 
 def _preparation(counts: ModelCounts, prefix: str, labels: dict[str, str]) -> Iterator[Row]:
     """What a request costs before an engine has it."""
     for name, stage in (("preprocess", counts.preprocess), ("route", counts.route)):
         text = "Requests in a stage before an engine has them, and the seconds that they spent there."
-        row = _row(text, stage_requests=stage.inside, stage_duration_seconds=_buckets(stage.taken))
+        row = described(text, stage_requests=stage.inside, stage_duration_seconds=_buckets(stage.taken))
         yield prefix, {**labels, "stage": name}, row
     text = "Seconds that prompts took: the chat template with its checks, and the tokenizer."
     found, times = counts.preparation, _buckets(counts.preparation.tokenize)
-    yield prefix, labels, _row(text, template_seconds=_buckets(found.template), tokenize_seconds=times)
+    yield prefix, labels, described(text, template_seconds=_buckets(found.template), tokenize_seconds=times)
     scaled = Buckets(tuple(round(bound * 1000, 6) for bound in times.bounds), times.counts, times.sum * 1000)
     text = "Milliseconds that the tokenizer took for a prompt."
-    yield prefix, {**labels, "operation": "tokenize"}, _row(text, tokenizer_latency_ms=scaled)
+    yield prefix, {**labels, "operation": "tokenize"}, described(text, tokenizer_latency_ms=scaled)
 
 
 def _model(dispatch: Dispatcher, view: View, model: str, prefix: str) -> Iterator[Row]:
     """What is known of a model itself."""
     card, labels, name = view.card(model), {"model": model.lower()}, f"{prefix}_model"
     if card is None:
-        yield name, labels, _row("Whether a worker of the model can be asked.", ready=False)
+        yield name, labels, described("Whether a worker of the model can be asked.", ready=False)
         return
     yield (
         name,
         labels,
-        _row("Whether a worker of the model can be asked.", ready=bool(view.served(model, card, "").instances)),
+        described("Whether a worker of the model can be asked.", ready=bool(view.served(model, card, "").instances)),
     )
-    yield name, labels, _row("Tokens of a block of the KV cache.", kv_cache_block_size=card.kv_cache_block_size)
+    yield name, labels, described("Tokens of a block of the KV cache.", kv_cache_block_size=card.kv_cache_block_size)
     if card.context_length:
-        yield name, labels, _row("Most tokens of a prompt and its answer.", context_length=card.context_length)
+        yield name, labels, described("Most tokens of a prompt and its answer.", context_length=card.context_length)
     router = dispatch.routers[model, ""]
     totals = [router.state.loads[worker].total_blocks for worker in router.workers if worker in router.state.loads]
     if known := [total for total in totals if total]:
         yield (
             name,
             labels,
-            _row("Blocks in the KV cache of the worker that has the fewest.", total_kv_blocks=min(known)),
+            described("Blocks in the KV cache of the worker that has the fewest.", total_kv_blocks=min(known)),
         )
 
 
@@ -113,50 +111,21 @@ def _counted(dispatch: Dispatcher, view: View, model: str, prefix: str, limit: i
     migrations, cost = dispatch.counts[model].migrations, dispatch.counts[model].overhead
     text = "Requests that were sent again to another instance."
     for kind, count in (("new_request", migrations.new), ("ongoing_request", migrations.ongoing)):
-        yield name, {**labels, "migration_type": kind}, _row(text, migration_total=count)
+        yield name, {**labels, "migration_type": kind}, described(text, migration_total=count)
     text = "Answers that could not move because they were too long."
-    yield name, labels, _row(text, migration_max_seq_len_exceeded_total=migrations.long)
+    yield name, labels, described(text, migration_max_seq_len_exceeded_total=migrations.long)
     text = "Seconds from the break of a stream until another instance had taken the request, or none had."
     for outcome, times in (("success", migrations.taken), ("failure", migrations.failed)):
-        yield name, {**labels, "outcome": outcome}, _row(text, migration_duration_seconds=_buckets(times))
-    prompts = dispatch.counts[model].prefill
-    text = "Prompts that prefill workers computed, and those that had to be computed again."
-    row = _row(text, remote_prefill_total=prompts.remote, remote_prefill_failed_total=prompts.failed)
-    yield name, labels, row
-    text = (
-        "Tokens of the prompts that prefill workers computed: of whole prompts, with what was cached anywhere. Those "
-        "that moved are dynamod_worker_handoff_tokens_total of the workers that answer."
-    )
-    yield name, labels, _row(text, remote_prefill_tokens_total=prompts.tokens)
-    text = "Prompts that were computed where they are answered although there are prefill workers, by why."
-    for why, count in prompts.local.items():
-        yield name, {**labels, "reason": why}, _row(text, local_prefill_total=count)
-    peers = dispatch.counts[model].peers
-    text = "Prompts of which another worker gave blocks, these as they were known, and prompts of which it gave none."
-    row = _row(
-        text,
-        peer_fetch_total=peers.fetches,
-        peer_fetch_blocks_total=peers.blocks,
-        peer_fetch_failed_total=peers.failed,
-    )
-    yield name, labels, row
+        yield name, {**labels, "outcome": outcome}, described(text, migration_duration_seconds=_buckets(times))
+    for stage in dispatch.stages.values():
+        yield from stage.rows(model, name, labels)
     card = view.card(model)
     if card is not None:
         most = card.migration_limit if limit is None else limit
-        yield name, labels, _row("How often a request may move to another instance.", migration_limit=most)
+        yield name, labels, described("How often a request may move to another instance.", migration_limit=most)
     text = "Milliseconds that routing cost: hashes of a prompt's blocks, the decision with its bookkeeping."
     hashing, scheduling = _buckets(cost.block_hashing), _buckets(cost.scheduling)
-    yield "dynamo_router_overhead", labels, _row(text, block_hashing_ms=hashing, scheduling_ms=scheduling)
-
-
-def _row(text: str, **numbers: Any) -> msgspec.Struct:
-    """A row with these fields; `text` is the help of their families."""
-    return _kind(text, tuple(numbers))(**numbers)
-
-
-@cache
-def _kind(text: str, names: tuple[str, ...]) -> type[msgspec.Struct]:
-    return msgspec.defstruct("Row", [(name, Any) for name in names], frozen=True, namespace={"__doc__": text})
+    yield "dynamo_router_overhead", labels, described(text, block_hashing_ms=hashing, scheduling_ms=scheduling)
 
 
 def _buckets(histogram: Histogram) -> Buckets:

@@ -14,7 +14,6 @@ from dynamod.message.errors import UserError
 from dynamod.router.approx import TTL
 from dynamod.router.cost import TERMS, weights_of
 from dynamod.router.policies import NAMES, mode_of
-from dynamod.router.prefill import MOVE, ConditionalDisagg, Count, PrefillSettings
 from dynamod.router.settings import RouterSettings
 
 if TYPE_CHECKING:
@@ -60,27 +59,6 @@ class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     router_queue_size: Annotated[
         int, Meta(ge=0, description="requests that wait when all are busy; more are refused")
     ] = 0
-    remote_prefill: Annotated[
-        bool, Meta(description="prompts are computed by prefill workers where there are some")
-    ] = True
-    conditional_disagg: Annotated[
-        bool, Meta(description="only where that pays, by the loads of both pools, or as the next two keys say")
-    ] = True
-    max_local_prefill_length: Annotated[
-        Count | None,
-        Meta(description="tokens that the answering worker lacks, up to which it computes them itself (1000)"),
-    ] = None
-    max_prefill_queue_size: Annotated[
-        Count | None,
-        Meta(description="prompts that wait for prefill workers, from which on it computes all itself (2)"),
-    ] = None
-    router_conditional_disagg_config: Annotated[
-        ConditionalDisagg | None, Meta(description="policy and bounds in place of the two keys before")
-    ] = None
-    kv_peer_fetch: Annotated[
-        bool,
-        Meta(description="KV blocks of prompts are read from another worker that has them, where that costs less"),
-    ] = False
     shadow_router_mode: Annotated[str | None, Meta(description="another mode, scored and counted, never acted on")] = (
         None
     )
@@ -123,14 +101,6 @@ class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             busy_blocks=self.active_decode_blocks_threshold,
             busy_prefill=self.active_prefill_tokens_threshold,
             queue_size=self.router_queue_size,
-            prefill=PrefillSettings(
-                self.remote_prefill,
-                self.conditional_disagg,
-                self.max_local_prefill_length,
-                self.max_prefill_queue_size,
-                self.router_conditional_disagg_config,
-            ),
-            peer_fetch=MOVE if self.kv_peer_fetch else None,
         )
 
     def limits(self) -> "Limits":

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dynamod.message.discovery import Instance
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.ingress import Logprobs, PromptLogprobs
 from dynamod.message.worker import Request
 from dynamod.router.placement import Placement
+from dynamod.router.router import Prompt
 
 if TYPE_CHECKING:
     from .stages import Ask, MakeStage
@@ -98,7 +99,11 @@ class Choice:
     """One choice of a request. Of `request`, any kind that the engine takes, `request_id` is read.
 
     `exact`: the engine continues behind given tokens exactly, by `prior_output`. `limit`: migrations; `longest`: tokens
-    of prompt and answer above which an answer is not continued elsewhere. `stages`: the outermost is the first.
+    of prompt and answer above which an answer is not continued elsewhere. `stages`: see `stages.Stage.order`.
+
+    For stages: `card` of the model, `prompt` as the router has it. `placed` gets the instance ids of the worker that
+    answers and of the one that computes the prompt, None for the one that is not known yet; it is None where no reader
+    wants them.
     """
 
     request: Request
@@ -111,6 +116,9 @@ class Choice:
     prompt_tokens: int = 0
     logprobs: TakeLogprobs | None = None
     stages: Sequence[MakeStage] = ()
+    card: ModelCard = ModelCard("")
+    prompt: Prompt = Prompt("", 0)
+    placed: Callable[[int | None, int | None], None] | None = None
 
     def too_long(self, received: int) -> bool:
         """Whether the answer may not be continued elsewhere, because of its length."""

@@ -33,7 +33,8 @@ log = logging.getLogger("dynamod.migration")
 class InFlightRequest:
     """One choice in flight. `completed(request)` is called once when it is over, whatever way.
 
-    `instance`: where it is, None while it has no place. `accepted`: the instance of this attempt has taken it.
+    `choice`: as it was given. `instance`: where it is, None while it has no place. `accepted`: the instance of this
+    attempt has taken it.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class InFlightRequest:
         migrations: MigrationCounts,
         completed: Callable[["InFlightRequest"], None],
     ) -> None:
-        self._choice, self._transport, self._now, self._completed = choice, transport, now, completed
+        self.choice, self._transport, self._now, self._completed = choice, transport, now, completed
         self.answer, self.tried = Answer(choice, now, self.delta, self._finished, self._bug), Tried()
         self.moves = Moves(choice, places, self.answer, self.tried, now, migrations)
         self.stages = Stages([make(self) for make in choice.stages], places.acquire)
@@ -58,7 +59,7 @@ class InFlightRequest:
     @property
     def request(self) -> Request:
         """As it was asked for."""
-        return self._choice.request
+        return self.choice.request
 
     @property
     def over(self) -> bool:
@@ -107,7 +108,7 @@ class InFlightRequest:
     async def _send(self, placement: Placement, request: Request) -> Break | None:
         """Open an attempt at the instance and wait for its end: how it broke, None when the choice is over."""
         self._waiting = None
-        instance, choice, answer = placement.instance, self._choice, self.answer
+        instance, choice, answer = placement.instance, self.choice, self.answer
         placement.leave, placement.stays = self._displace, self._stays
         self.tried.add(instance.instance_id)
         self.accepted = False
@@ -171,7 +172,7 @@ class InFlightRequest:
     def _fail(self, error: RequestError, *, notify_engine: bool = True) -> None:
         if not self.over:
             self._end(notify_engine=notify_engine)
-            self._choice.sink.fail(error)
+            self.choice.sink.fail(error)
 
     def _bug(self, error: Exception) -> None:
         """An error of ours or the tokenizer's ends this request, not its neighbours."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Failed
 from dynamod.message.worker import Request
-from dynamod.router.placement import Placement
+from dynamod.router.placement import DispatcherClient, Placement
+from dynamod.transport.base import Transport
 
 from .attempt import Attempt, Break
+from .base import Limits
 
 if TYPE_CHECKING:
     from dynamod.discovery.view import View
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
     from .request import InFlightRequest
 
 CAUSE = 0.25
-"""Seconds for a daemon to say how a process of its node ended; some milliseconds are usual. Of a prefill worker on any
-node: the worker that answers may notice its end first."""
+"""Seconds for a daemon to say how a process of its node ended; some milliseconds are usual."""
 
 
 class Ask(NamedTuple):
@@ -40,9 +41,11 @@ Try = Callable[[Request], Awaitable[Break | None]]
 class Stage:
     """Wraps one choice. A subclass overrides what it needs; the methods here change nothing.
 
-    `suspect`: the choice may crash its instance, so it leaves an instance that does not respond, whatever follows.
+    `order`: the stage with the lowest one is the outermost. `suspect`: the choice may crash its instance, so it leaves
+    an instance that does not respond, whatever follows.
     """
 
+    order: ClassVar[int] = 0
     suspect = False
 
     async def place(self, ask: Ask, proceed: Place) -> Placement:
@@ -79,20 +82,20 @@ class Stage:
         """The answer is complete."""
 
 
-MakeStage = Callable[["InFlightRequest"], Stage]
-"""Makes the stage of one choice."""
+MakeStage = Callable[["InFlightRequest"], Stage | None]
+"""Makes the stage of one choice; None where the choice needs none."""
 
 Begin = Callable[[Request], MakeStage]
 """Looks at a new request. Raises RequestError for a request that must not begin."""
 
 
 class Stages:
-    """The stages of one choice, the outermost first. `acquire` is what the innermost asks for a place."""
+    """The stages of one choice, in their order. `acquire` is what the innermost asks for a place."""
 
-    def __init__(self, stages: Sequence[Stage], acquire: Place) -> None:
-        self._stages = stages
+    def __init__(self, stages: Sequence[Stage | None], acquire: Place) -> None:
+        self._stages = sorted((one for one in stages if one is not None), key=lambda one: one.order)
         self.place = acquire
-        for stage in reversed(stages):
+        for stage in reversed(self._stages):
             self.place = partial(stage.place, proceed=self.place)
 
     @property
@@ -140,8 +143,15 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
-    """What stages of an ingress process get. `now`: seconds of a monotonic clock. `node()`: the name of this node."""
+    """What stages of an ingress process get. `now`: seconds of a monotonic clock. `node()`: the name of this node.
+
+    `dispatch`: what features have in the dispatcher (`ingress.dispatch_stage.DispatchStage`), by their names.
+    """
 
     view: View
     now: Callable[[], float]
     node: Callable[[], str]
+    transport: Transport
+    dispatcher: DispatcherClient
+    limits: Limits
+    dispatch: Mapping[str, Any]

@@ -36,6 +36,16 @@ class Buckets(msgspec.Struct, frozen=True):
         return list(zip(bounds, accumulate(self.counts), strict=True))
 
 
+def described(text: str, **numbers: Any) -> msgspec.Struct:
+    """A struct with these fields; `text` is the help of their families."""
+    return _kind(text, tuple(numbers))(**numbers)
+
+
+@cache
+def _kind(text: str, names: tuple[str, ...]) -> type[msgspec.Struct]:
+    return msgspec.defstruct("Row", [(name, Any) for name in names], frozen=True, namespace={"__doc__": text})
+
+
 async def load() -> None:
     """Import prometheus_client in a thread: the first time it takes 60 ms, and token streams go on meanwhile."""
     await asyncio.to_thread(importlib.import_module, "prometheus_client")

@@ -1,11 +1,9 @@
 """A routing decision as a record: what `dynamo explain` shows, what replays and shadow policies compare."""
 
 from collections import OrderedDict
+from typing import Any
 
 import msgspec
-
-from .peers import PeerDecision
-from .prefill import PrefillDecision
 
 KEPT = 16
 """Candidates that a decision keeps, and instances that could not take the request: of thousands nobody reads more."""
@@ -32,9 +30,10 @@ class Decision(msgspec.Struct, frozen=True):
     lowest total, in modes that know no costs the fewest requests; in modes that know no load they are the first.
     `excluded` has KEPT at most, `more_excluded` counts the others. `rule` names what decided; `tied` are those
     of the candidates here among which chance decided. `regret`: blocks of locality given away, compared with the one
-    that had most (`most_overlap`). `pool`: of the instances; `prefill`: where the prompt is computed. `peer`: another
-    worker that has more of it, None: there is none, or nobody asks. `shadow`: what another policy would have chosen.
-    `at`: seconds since 1970. `notes`: what features say of the request, by words of theirs.
+    that had most (`most_overlap`). `pool`: of the instances. `shadow`: what another policy would have chosen.
+    `at`: seconds since 1970. `notes`: what features have decided about the request or say of it, by the name of the
+    note: a struct or a text. `reads`: blocks from the start of the prompt that the chosen worker reads from another
+    worker; 0: none.
     """
 
     request: str
@@ -57,9 +56,8 @@ class Decision(msgspec.Struct, frozen=True):
     more_excluded: int = 0
     most_overlap: int = 0
     pool: str = ""
-    prefill: PrefillDecision | None = None
-    peer: PeerDecision | None = None
-    notes: dict[str, str] = {}
+    notes: dict[str, Any] = {}
+    reads: int = 0
 
     @property
     def overlap(self) -> int:
@@ -74,9 +72,7 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def present(self) -> int:
         """Blocks from the start of the prompt that it does not compute: it has them, loads them, or reads them."""
-        if self.peer is not None and self.peer.fetch:
-            return self.peer.blocks
-        return self.overlap + self.fetched
+        return self.reads or self.overlap + self.fetched
 
     @property
     def regret(self) -> int:
@@ -102,12 +98,12 @@ class DecisionLog:
         if len(self._requests) > self._capacity:
             self._requests.popitem(last=False)
 
-    def complete(self, decision: Decision, prefill: PrefillDecision) -> None:
-        """Keep what was decided about the prompt beside the decision on its answer."""
+    def note(self, decision: Decision, name: str, note: msgspec.Struct) -> None:
+        """Add a note to a decision that is kept."""
         known = self._requests.get(_whole(decision.request), [])
         for place, other in enumerate(known):
             if other is decision:
-                known[place] = msgspec.structs.replace(decision, prefill=prefill)
+                known[place] = msgspec.structs.replace(decision, notes={**decision.notes, name: note})
 
     def of(self, request: str) -> list[Decision]:
         """All decisions for a request, in order; empty when it is not known (any more)."""

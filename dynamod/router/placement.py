@@ -1,18 +1,17 @@
 """A request's place at an instance: how it is asked for, held while the instance works on it, and given back."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from dynamod.actor import ActorUnreachable, DeadlineExceeded, Ref
 from dynamod.discovery.view import View
-from dynamod.message.discovery import PREFILL, Instance, ModelCard
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import Overloaded
 
 from .decision import Decision
 from .eligible import lacks
-from .prefill import PrefillDecision
 from .router import Prompt, Router
 
 NO_LIMIT = 1e9
@@ -88,7 +87,8 @@ class Acquire:
     has seen it begin, so it waits whatever the size of the queue. `alone`: at an instance that takes no other
     meanwhile; of several the one that has `received` least is the first. `placement` is what was granted: who leaves
     before the reply has come finds it here. `adapter`: the card of the adapter that it asks for, which not all
-    instances may have; None: the model alone. `untried`: that of the placement.
+    instances may have; None: the model alone. `untried`: that of the placement. `after`: the decision about the
+    instance that answers, of a request for another instance that helps that one.
     """
 
     model: str
@@ -103,6 +103,7 @@ class Acquire:
     placement: Placement | None = None
     adapter: ModelCard | None = None
     untried: bool = False
+    after: Decision | None = None
 
     @property
     def choosy(self) -> bool:
@@ -110,23 +111,6 @@ class Acquire:
         prompt = self.prompt
         special = self.adapter is not None or prompt.form is not None or prompt.instance is not None
         return bool(self.exclude or prompt.session or prompt.needs or special)
-
-
-@dataclass(slots=True, eq=False)
-class AcquirePrefill:
-    """Message to the dispatcher: place the prompt of a request at a prefill worker, if it pays.
-
-    `acquire`: how; it `waits` where the answering worker computes no prompts. `answer`: the decision on where it is
-    answered. The reply is a Placement, or the PrefillDecision against it.
-    """
-
-    acquire: Acquire
-    answer: Decision
-
-    @property
-    def placement(self) -> Placement | None:
-        """What was granted."""
-        return self.acquire.placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,41 +132,21 @@ class DispatcherClient:
         again: bool = False,
         alone: bool = False,
         received: int = 0,
+        after: Decision | None = None,
         timeout: float | None = None,
     ) -> Placement:
         """Wait for the request's turn, at most `timeout` seconds, and return its place; use it in a `with` block.
 
-        The other arguments are those of `Acquire`. Cancelling leaves the queue, and releases what was granted
-        meanwhile. Raises Overloaded.
+        The other arguments are those of `Acquire`. A stage of the dispatcher may have another reply than a place.
+        Cancelling leaves the queue, and releases what was granted meanwhile. Raises Overloaded.
         """
         message = Acquire(card.base, prompt, exclude, priority, pool, waits, again or bool(exclude), alone, received)
-        message.adapter = _adapter(card)
+        message.adapter = card if card.adapter is not None else None
+        message.after = after
         placement: Placement = await self._ask(message, NO_LIMIT if timeout is None else timeout)
         return placement
 
-    async def acquire_prefill(
-        self,
-        card: ModelCard,
-        prompt: Prompt,
-        answer: Decision,
-        exclude: Collection[int] = (),
-        *,
-        alone: bool = False,
-        timeout: float | None = None,
-    ) -> Placement | PrefillDecision:
-        """A place for the prompt of a request at a prefill worker, or why there is none.
-
-        It is waited for, at most `timeout` seconds, only if the answering worker computes none. `alone`: then at one
-        that takes no other meanwhile. Raises Overloaded.
-        """
-        needed, prompt = card.capabilities.needs_prefill, replace(prompt, instance=None)
-        acquire = Acquire(card.base, prompt, exclude, pool=PREFILL, waits=needed, again=needed, alone=alone)
-        acquire.adapter = _adapter(card)
-        limit = NO_LIMIT if timeout is None else timeout
-        found: Placement | PrefillDecision = await self._ask(AcquirePrefill(acquire, answer), limit)
-        return found
-
-    async def _ask(self, message: Acquire | AcquirePrefill, timeout: float) -> Any:
+    async def _ask(self, message: Acquire, timeout: float) -> Any:
         """The reply; what was granted to somebody who has left meanwhile is released."""
         try:
             return await self.dispatcher.ask(message, timeout=timeout)
@@ -210,7 +174,3 @@ class DispatcherClient:
         out = exclude if words is None else {*exclude, *self.view.unable(card.base, words)}
         left = (one for one in served.instances if one.instance_id not in out)
         return any(not lacks(prompt.needs, self.view.card_of(card.name, one)) for one in left)
-
-
-def _adapter(card: ModelCard) -> ModelCard | None:
-    return card if card.adapter is not None else None

@@ -7,7 +7,6 @@ import msgspec
 from .approx import TTL
 from .cost import Weights
 from .policies import policy_class
-from .prefill import PrefillSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +15,6 @@ class RouterSettings:
 
     A worker is busy, and gets nothing, above `busy_blocks` (share of its KV blocks in use) or `busy_prefill` (prompt
     tokens still to be computed there). When all are busy up to `queue_size` requests wait for one; more are refused.
-    `peer_fetch`: what it costs, in tokens of prompts, to read blocks from another worker beside what each block takes;
-    None: they are not read.
     """
 
     mode: str = "round-robin"
@@ -30,23 +27,16 @@ class RouterSettings:
     busy_blocks: float | None = None
     busy_prefill: float | None = None
     queue_size: int = 0
-    prefill: PrefillSettings = PrefillSettings()
-    peer_fetch: int | None = None
 
     @property
     def needs_events(self) -> bool:
         """Whether the events of workers are used at all."""
         busy = self.busy_blocks is not None or self.busy_prefill is not None
-        return busy or self.needs_blocks or self._any("needs_load")
-
-    @property
-    def needs_blocks(self) -> bool:
-        """Whether prompts must come with the hashes of their blocks."""
-        return self.peer_fetch is not None or self.scores
+        return busy or self.scores or self._any("needs_load")
 
     @property
     def scores(self) -> bool:
-        """Whether a policy asks what requests cost."""
+        """Whether a policy asks what requests cost: then prompts must come with the hashes of their blocks."""
         return self._any("needs_blocks")
 
     def _any(self, need: str) -> bool:

@@ -44,7 +44,7 @@ class RoleSwitch:
     """One change at a time.
 
     `leave(role, timeout)` ends what is open before the worker gets a role, `become(role)` begins it; `become` may raise
-    OSError, with the worker in its old role.
+    OSError or UserError, with the worker in its old role.
     """
 
     def __init__(
@@ -80,6 +80,8 @@ class RoleSwitch:
         try:
             await self._leave(message.role, message.timeout)
             await self._become(message.role)
+        except UserError as error:
+            return error
         except OSError as error:
             return UserError(f"it cannot become {message.role}: {error}")
         finally:

@@ -28,7 +28,6 @@ _SAME = ("context_length", "kv_cache_block_size", "migration_limit", *_PLACEMENT
 """Settings that are options of the engine."""
 Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(gt=0)]
-Gigabytes = Annotated[float, Meta(gt=0)]
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,25 +74,6 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     transfer_host: Annotated[
         str, _about("address at which workers of other nodes read blocks; default: that of the way to the brokers")
     ] = ""
-    session_lease: Annotated[
-        Annotated[float, Meta(ge=2)] | None,  # readers show that they live each second
-        _about("prefill: seconds that a prompt's blocks are kept for a reader that shows no life (30)"),
-    ] = None
-    session_memory_gb: Annotated[
-        Gigabytes | None,
-        _about(
-            "gigabytes (10^9 bytes) of blocks that wait for their readers, at most; others wait in the KV cache (1)"
-        ),
-    ] = None
-    transfer_port: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=65535,
-            description="TCP port at which workers of other nodes read blocks; 0: a free one. "
-            "The second worker of the component has the next one, and so on",
-        ),
-    ] = 0
     static: Annotated[bool, _about("serve at a fixed address that needs no discovery, and publish no model")] = False
     heartbeat_timeout: Annotated[
         Seconds | None,

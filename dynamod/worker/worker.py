@@ -6,13 +6,14 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.discovery.base import Watcher
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
+from dynamod.extension.installed import require_role
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, RequestError, UserError
 from dynamod.message.kv_events import ForwardPass, RequestStarted
@@ -25,7 +26,6 @@ from dynamod.message.worker import (
     Files,
     Generate,
     Grammar,
-    Prefill,
     Subscribe,
     form_words,
 )
@@ -33,13 +33,9 @@ from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
 from .model_files import send_files
-from .parts import WorkerContext, WorkerPart, make_parts, why_refused, with_sections
+from .parts import Submit, WorkerContext, WorkerPart, make_parts, usable, why_refused, with_sections
 from .role import Role, RoleSwitch, Switch
 from .subscriptions import Subscriptions
-
-if TYPE_CHECKING:
-    from .handoff import HandoffEndpoint
-    from .own_transfer import OwnTransferEndpoint
 
 log = logging.getLogger("dynamod.engine")
 
@@ -57,7 +53,7 @@ STEP_LOOK = 0.02
 class WorkerStatistics(msgspec.Struct, frozen=True):
     """Requests taken, open now, cancelled by their readers, refused; subscribers; and the engine's own.
 
-    `handoff` (`HandoffStatistics`): prompts that are computed here for others, or elsewhere; None where that never was.
+    `handoff`: of hand-offs between workers, as a part counts them; None where there was none.
     `pool`: its disaggregation mode, empty for an aggregated worker. `role_switches`: how often that has changed.
     `steps`: of the ranks, as far as they are known.
     """
@@ -81,7 +77,6 @@ class Worker(Actor):
     """
 
     mailbox_capacity = 1024
-    settings: Any = None  # see `WorkerContext`
 
     def __init__(
         self,
@@ -100,10 +95,6 @@ class Worker(Actor):
         self._subscriptions = Subscriptions(lambda work, name: self.context.task(work, name))
         self._open = self._subscriptions.open
         self._accepted = self._cancelled = self._refused = 0
-        self.handoff: HandoffEndpoint | OwnTransferEndpoint | None = None
-        self.session_lease: float | None = None  # seconds, see `handoff.LEASE`
-        self.session_memory: int | None = None  # bytes, see `transfer.sessions.MOST_BYTES`
-        self.transfer_port = 0  # at which other nodes read blocks; 0: a free one
         self._roles = RoleSwitch(self._leave_role, self._take_role)
         self._trial: Reply | None = None  # of the last request that was to be tried alone
         self._handlers: Mapping[type, RequestHandler] = {}  # by the type of request, from `started` on
@@ -116,17 +107,31 @@ class Worker(Actor):
         engine.progress, engine.phase = self.progress, self.phase
         self.phase("load")
         await engine.start()
-        publish = lambda: self._publish(self._public_card(engine))  # noqa: E731
-        self.parts = make_parts(WorkerContext(engine, publish, self.follow, self.settings))
+        self.parts = make_parts(self.part_context(engine))
         self._handlers = self.handlers(engine)
-        card, mode = engine.card(), self.role
-        if mode != "aggregated" and not card.capabilities.handoff:
-            text = f"engine {engine.name}, as it has been started, cannot be a {mode} worker of model {card.name}"
-            raise UserError(text, "leave out the disaggregation mode, or what keeps the engine from it")
-        if mode == PREFILL:
-            await self._listen(engine)
-        log.info("engine %s serves model %s", engine.name, card.name)
+        await self._enter(self.role)
+        log.info("engine %s serves model %s", engine.name, engine.card().name)
         self._publish(self._public_card(engine))
+
+    def part_context(self, engine: Engine[Any]) -> WorkerContext:
+        """What parts are given."""
+        return WorkerContext(
+            engine,
+            lambda: self._publish(self._public_card(engine)),
+            self.follow,
+            self.context.task,
+            functools.partial(self._begin_work, engine),
+            functools.partial(self._take_alone, engine),
+            lambda: self._options,
+            lambda: self.transfer_host(),
+        )
+
+    async def _enter(self, role: DisaggregationMode) -> None:
+        """Raises OSError, UserError."""
+        if role != "aggregated":
+            require_role(role)
+        for part in self.parts.values():
+            await part.enter(role)
 
     def handlers(self, engine: Engine[Any]) -> dict[type, RequestHandler]:
         """What takes requests, by their type: of features, for the engine, for the worker itself."""
@@ -135,10 +140,15 @@ class Worker(Actor):
             for part in self.parts.values()
             for kind, method in part.messages.items()
         }
+        work = {
+            kind: functools.partial(self._begin_of_part, functools.partial(method, part))
+            for part in self.parts.values()
+            for kind, method in part.work.items()
+        }
         return {
             **parts,  # first: no feature takes a request from the core
+            **work,
             **dict.fromkeys(engine.serves, self._take),
-            Prefill: self._take_prefill,
             Subscribe: self._subscriptions.subscribe,
             Describe: self._describe,
             Files: self._send_files,
@@ -162,15 +172,11 @@ class Worker(Actor):
         """Which part of requests it is for. Of an engine on several nodes the leader takes the requests."""
         return "aggregated" if self._options.node_rank else self._options.disaggregation_mode
 
-    async def _listen(self, engine: Engine[Any]) -> None:
-        """Compute prompts for others. Raises OSError."""
-        endpoint = self._handoff_endpoint(engine)
-        await endpoint.listen(self.transfer_host(), self._options.sockets, self.session_lease)
-
     def _public_card(self, engine: Engine[Any]) -> ModelCard:
         """To be published: clients cannot ask a prefill worker."""
         card = with_sections(engine.card(), self.parts)
-        return msgspec.structs.replace(card, types=()) if self.role == PREFILL else card
+        types = () if self.role == PREFILL else card.types
+        return msgspec.structs.replace(card, types=types, capabilities=usable(card.capabilities, self.parts))
 
     def transfer_host(self) -> str:
         """The address at which other nodes read blocks; asked for when the first of them comes."""
@@ -194,8 +200,8 @@ class Worker(Actor):
         self._roles.stop()
         self._withdraw()
         try:
-            if self.handoff is not None:
-                self.handoff.close()
+            for part in self.parts.values():
+                part.close()
             if self._engine is not None:
                 await self._engine.close()
         finally:
@@ -218,19 +224,20 @@ class Worker(Actor):
             self._refuse(engine, request, reply)
 
     def _take(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
+        self._take_alone(engine, request, reply, functools.partial(self._submit, engine))
+
+    def _take_alone(self, engine: Engine[Any], request: Any, reply: Reply, submit: Submit) -> None:
         if self._trial is not None and self._lasts(self._trial):
             reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
         elif request.alone:
             self._trial = reply
-            self.context.task(self._begin_trial(engine, request, reply), "trial")
+            self.context.task(self._begin_trial(engine, request, reply, submit), "trial")
         else:
-            self._submit(engine, request, reply)
+            submit(request, reply)
 
-    def _take_prefill(self, engine: Engine[Any], request: Prefill, reply: Reply) -> None:
-        if request.stored:
-            self._begin_work(engine, request, reply, self._export_stored)
-        else:
-            self._take(engine, request, reply)
+    @staticmethod
+    def _begin_of_part(method: Submit, _engine: Engine[Any], request: Any, reply: Reply) -> None:
+        method(request, reply)
 
     def _describe(self, engine: Engine[Any], _request: Describe, reply: Reply) -> None:
         reply.accepted()
@@ -279,14 +286,13 @@ class Worker(Actor):
         engine, before = self._engine, self.role
         assert engine is not None
         try:
-            if role == PREFILL:
-                await self._listen(engine)
-        except OSError:
+            await self._enter(role)
+        except (OSError, UserError):
             self._publish(self._public_card(engine))
             self.role_told(before, "")
             raise
-        if before == PREFILL and self.handoff is not None:
-            self.handoff.refuse()
+        for part in self.parts.values():
+            part.leave(before)
         self._options = replace(self._options, disaggregation_mode=role)
         if PREFILL in (before, role):
             self._publish(self._public_card(engine))
@@ -301,7 +307,7 @@ class Worker(Actor):
         """Whether a request that may crash the worker is still tried: no other begins, so that the cause is known."""
         return not (trial.ended or trial.cancelled or trial.sent >= PASSED)
 
-    async def _begin_trial(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
+    async def _begin_trial(self, engine: Engine[Any], request: Any, reply: Reply, submit: Submit) -> None:
         """Accept it behind the step that runs now, and the first tokens of the others: no crash there is its doing.
 
         It begins when its sender knows that it is accepted. Else a crash would not be known as its doing.
@@ -320,7 +326,7 @@ class Worker(Actor):
         if not await comes(known, CONFIRM):
             reply.failed("Overloaded", f"its sender did not answer within {CONFIRM:g} s", retry=True)
         elif not reply.cancelled:
-            self._submit(engine, request, reply)
+            submit(request, reply)
 
     def _any_prompt(self, until: float) -> bool:
         """Whether prompts may be computed, before the loop's time is `until`: that for others is known by its end."""
@@ -328,19 +334,14 @@ class Worker(Actor):
         return asyncio.get_running_loop().time() < until and any(others or not reply.sent for reply in self._open)
 
     def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
-        if isinstance(request, Prefill):
-            self._begin_work(engine, request.request, reply, self._prefill)
-            return
-        begin: Callable[[Any, Reply], None] = engine.submit
-        if isinstance(request, Generate) and request.handoff is not None and engine.card().capabilities.handoff:
-            begin = self._handoff_endpoint(engine).adopt
+        begin: Submit = engine.submit
+        for part in self.parts.values():
+            begin = part.submitting(request, begin)
         if isinstance(request, Generate | Chat) and request.grammar is not None:
             begin = functools.partial(self._prepare, engine, begin)
         self._begin_work(engine, request, reply, begin)
 
-    def _prepare(
-        self, engine: Engine[Any], begin: Callable[[Any, Reply], None], request: Generate | Chat, reply: Reply
-    ) -> None:
+    def _prepare(self, engine: Engine[Any], begin: Submit, request: Generate | Chat, reply: Reply) -> None:
         """The form of the answer is compiled before the engine gets the request."""
         can, words = engine.card().capabilities, form_words(request)
         assert request.grammar is not None
@@ -359,7 +360,7 @@ class Worker(Actor):
     async def _begin_prepared(
         self,
         engine: Engine[Any],
-        begin: Callable[[Any, Reply], None],
+        begin: Submit,
         request: Generate | Chat,
         reply: Reply,
         grammar: Grammar,
@@ -369,32 +370,7 @@ class Worker(Actor):
             if not (reply.cancelled or reply.ended):
                 begin(request, reply)
 
-    def _prefill(self, request: Any, reply: Reply) -> None:
-        assert self._engine is not None
-        self._handoff_endpoint(self._engine).prefill(request, reply)
-
-    def _export_stored(self, request: Any, reply: Reply) -> None:
-        from .handoff import HandoffEndpoint
-
-        assert self._engine is not None
-        endpoint = self._handoff_endpoint(self._engine)
-        if not isinstance(endpoint, HandoffEndpoint):
-            raise BadRequest(f"engine {self._engine.name} gives no blocks that it has stored")
-        endpoint.export_stored(request.request, reply, self.transfer_host(), self._options.sockets)
-
-    def _handoff_endpoint(self, engine: Engine[Any]) -> "HandoffEndpoint | OwnTransferEndpoint":
-        if self.handoff is None:
-            from .handoff import HandoffEndpoint  # a worker that has nothing to do with it starts sooner
-            from .own_transfer import OwnTransferEndpoint
-
-            if engine.own_transfer is not None:
-                self.handoff = OwnTransferEndpoint(engine, self.context.task)
-            else:
-                port, most = self.transfer_port, self.session_memory
-                self.handoff = HandoffEndpoint(engine, self.context.task, port=port, most_bytes=most)
-        return self.handoff
-
-    def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
+    def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Submit) -> None:
         self._accepted += 1
         with self._raised_to(reply, engine, request):
             answers = isinstance(request, Generate)  # others have nothing of the cache
@@ -434,7 +410,7 @@ class Worker(Actor):
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
         counts = (self._accepted, len(self._open), self._cancelled, self._refused, len(self._subscriptions))
-        handoff = self.handoff.statistics() if self.handoff is not None else None
+        handoff = next((one for part in self.parts.values() if (one := part.statistics()) is not None), None)
         pool, steps = "" if self.role == "aggregated" else self.role, self.forward_passes()
         return WorkerStatistics(*counts, engine, handoff, pool, self._roles.epoch, steps)
 

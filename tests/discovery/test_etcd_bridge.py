@@ -13,7 +13,7 @@ from dynamod.discovery.etcd import bridge as etcd_impl
 from dynamod.discovery.etcd.bridge import EtcdBridge
 from dynamod.discovery.etcd.client import EtcdClient, connect
 from dynamod.discovery.etcd.errors import LeaseMissing
-from dynamod.discovery.keys import PREFILL_SETTINGS
+from dynamod.discovery.keys import OPERATOR_SETTINGS
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.errors import UserError
 
@@ -251,20 +251,20 @@ async def test_settings_that_operators_put(etcd: Any, nodes: Any, raw: EtcdClien
     """They hang on no lease. What changes while nobody looks is seen at the next look."""
 
     def seen(node: Any) -> dict[str, bytes]:
-        return {key.removeprefix(PREFILL_SETTINGS): value for key, value in node.registry.items(PREFILL_SETTINGS)}
+        return {key.removeprefix(OPERATOR_SETTINGS): value for key, value in node.registry.items(OPERATOR_SETTINGS)}
 
-    await raw.put([(PREFILL_SETTINGS + "org/early", b"1")], 0)
+    await raw.put([(OPERATOR_SETTINGS + "org/early", b"1")], 0)
     one = await nodes(etcd.settings()).joined()
     await eventually(lambda: seen(one) == {"org/early": b"1"})
-    await raw.put([(PREFILL_SETTINGS + "late", b"2")], 0)
-    await raw.put([(PREFILL_SETTINGS + "org/early", b"3")], 0)
+    await raw.put([(OPERATOR_SETTINGS + "late", b"2")], 0)
+    await raw.put([(OPERATOR_SETTINGS + "org/early", b"3")], 0)
     await eventually(lambda: seen(one) == {"org/early": b"3", "late": b"2"})
-    await raw.delete(PREFILL_SETTINGS + "late", 0)
+    await raw.delete(OPERATOR_SETTINGS + "late", 0)
     await eventually(lambda: seen(one) == {"org/early": b"3"})
     assert one.seen == {}
     assert one.bridge.inspection()["keys"]["missing"] == 0
     await one.kill()
     assert seen(one) == {"org/early": b"3"}, "without etcd the last known ones hold"
-    await raw.delete(PREFILL_SETTINGS + "org/early", 0)
+    await raw.delete(OPERATOR_SETTINGS + "org/early", 0)
     again = await nodes(etcd.settings(), one.registry).joined()
     await eventually(lambda: seen(again) == {})

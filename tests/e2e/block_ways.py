@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from dynamod.features.prefill.transfer.frames import WINDOW, Hello, pack, unpack
 from dynamod.message.ingress import Delta, Frame, Items
 from dynamod.message.worker import Handoff
-from dynamod.transfer.frames import WINDOW, Hello, pack, unpack
 
 from .meddler import TransportSelector, UnixMeddler
 from .ways import closed, ended

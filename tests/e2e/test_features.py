@@ -184,6 +184,32 @@ def test_models_on_demand_that_are_switched_off(machine: Any) -> None:
     )
 
 
+MOCKERS = [f"--{name}.{key}" for name in ("Worker", "PrefillWorker") for key in ("engine=mocker", "model=sample")]
+DISAGG = ("serve", "graphs.disagg:Frontend", "--Frontend.port=0", *MOCKERS)
+
+
+@pytest.mark.parametrize("without", ["prefill"], indirect=True)
+def test_without_prefill_workers(without: Any) -> None:
+    assert "there is no role 'prefill' for workers" in ended(without, *DISAGG).mistake()
+    words = ("serve", "graphs.agg:Frontend", "--Processor.remote-prefill=false")
+    assert "unknown key" in ended(without, *words).mistake()
+    said = ended(without, *REPLAY, "--prefill-workers=1").mistake()
+    assert said.startswith("error: --prefill-workers needs the feature 'prefill', which is not installed"), said
+    assert "unknown flag --kv-peer-fetch" in without.start("dynamo-run", "--kv-peer-fetch").wait(60).mistake()
+
+
+def test_prefill_workers_that_are_switched_off(machine: Any) -> None:
+    machine.env["DYNAMOD_FEATURES"] = "-prefill"
+    off = "the feature 'prefill', which is off: switched off by DYNAMOD_FEATURES; see dynamo features"
+    assert ended(machine, *DISAGG).mistake() == f"error: PrefillWorker: the role 'prefill' belongs to {off}"
+    assert "requires prefill, which is off" in ended(machine, "features").out
+    command = machine.agg("--Worker.model=sample", "--Worker.engine=mocker", "--Processor.remote-prefill=true")
+    assert machine.chat(command.ready(), "hello", max_tokens=4)
+    said = ended(machine, "switch", "Worker", "prefill", "--force").mistake()
+    assert f"the role 'prefill' belongs to {off}" in said or "keeps its role" in said, said
+    command.end()
+
+
 def test_a_name_that_is_unknown(machine: Any) -> None:
     commands = [("dynamo", "features"), ("dynamo", "serve", "graphs.agg:Frontend"), ("dynamo-run", "out=echo_core")]
     for words in (*commands, ("dynamod",)):

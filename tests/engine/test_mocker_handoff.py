@@ -14,13 +14,13 @@ from dynamod.actor.testing import run, virtual
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.handoff import content
+from dynamod.features.prefill.handoff import FORGET, HandoffEndpoint
+from dynamod.features.prefill.transfer.base import Block, TransferError
+from dynamod.features.prefill.transfer.sessions import Sessions
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message.ingress import Accepted, Failed, Tokens
 from dynamod.message.worker import Generate, Handoff
-from dynamod.transfer.base import Block, TransferError
-from dynamod.transfer.sessions import Sessions
 from dynamod.transport.base import CONFIRM, Reply
-from dynamod.worker.handoff import FORGET, HandoffEndpoint
 
 SIZE = 4  # tokens of a block, as words.mocker has it
 

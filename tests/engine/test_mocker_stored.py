@@ -13,12 +13,12 @@ from dynamod.actor import System
 from dynamod.actor.testing import run, virtual
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.handoff import content
+from dynamod.features.prefill.handoff import FORGET, PATIENCE, HandoffEndpoint
+from dynamod.features.prefill.transfer.base import Block, TransferError
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message.ingress import Accepted, Failed
 from dynamod.message.worker import Generate, Handoff
-from dynamod.transfer.base import Block, TransferError
 from dynamod.transport.base import Reply
-from dynamod.worker.handoff import FORGET, PATIENCE, HandoffEndpoint
 
 from .test_mocker_handoff import SIZE, Outbox, answered, engine_of
 

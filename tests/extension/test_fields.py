@@ -1,6 +1,7 @@
 """What a feature adds to requests, cards and records: the toy `colours`."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,9 +27,14 @@ async def test_a_member_of_nvext_a_section_of_cards_and_a_need(
 ) -> None:
     caplog.set_level("INFO", "dynamod.frontend")
     processor = await house.start()
-    monkeypatch.setattr(Worker, "settings", SimpleNamespace(colour="red"))
-    red = await house.worker()
-    monkeypatch.setattr(Worker, "settings", None)
+    context = Worker.part_context
+
+    def reddened(worker: Worker, engine: Any) -> Any:
+        return replace(context(worker, engine), settings=SimpleNamespace(colour="red"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "part_context", reddened)
+        red = await house.worker()
     await house.worker()
     await until(lambda: processor.cards and len(house.view.all_instances()) == 2)
     url = await serve()
@@ -36,7 +42,7 @@ async def test_a_member_of_nvext_a_section_of_cards_and_a_need(
         status, answer = await chat(url, colour="red")
         assert status == 200, answer
         (decision,) = await house.ref.ask(Explain(answer["id"]), timeout=5)
-        assert (decision["chosen"], decision["notes"]) == (red.instance.instance_id, {"colour": "red"})
+        assert (decision["chosen"], decision["colour"]) == (red.instance.instance_id, "red")
         assert [why for _, why in decision["excluded"]] == ["is not red"]
     lines = [one.getMessage() for one in caplog.records if "request id=" in one.getMessage()]
     assert [line.endswith(" colour=red") for line in lines] == [True] * 4

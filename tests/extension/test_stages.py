@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from dynamod.actor.testing import virtual as in_virtual_time
+from dynamod.cli import show
 from dynamod.extension.feature import Feature
 from dynamod.ingress import dispatcher
 from dynamod.ingress.dispatch_stage import DispatchStage, Key
@@ -15,6 +16,8 @@ from dynamod.message.ingress import Failed
 from dynamod.message.worker import Request
 from dynamod.migration.attempt import Attempt, Break
 from dynamod.migration.stages import Ask, Place, Stage, Try
+from dynamod.observe.metrics import described
+from dynamod.router.decision import Decision
 from dynamod.router.placement import Acquire, Placement
 from tests.ingress.test_dispatcher import desk, settled
 from tests.migration.instances import Air, virtual
@@ -80,6 +83,64 @@ async def test_an_error_of_a_stage_ends_the_choice() -> None:
     air = Air(outer=[lambda _flight: Strict()])
     await air.run()
     assert str(air.error) == "the toy wants none of this"
+
+
+@virtual
+async def test_the_order_of_stages() -> None:
+    begun: list[str] = []
+
+    def named(name: str, where: int) -> Any:
+        class Named(Stage):
+            order = where
+
+            async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
+                begun.append(name)
+                return await proceed(request)
+
+        return lambda _flight: Named()
+
+    air = Air(outer=[named("b", 0), lambda _flight: None, named("c", 0), named("a", -1)])
+    await air.start()
+    assert begun == ["a", "b", "c"]
+
+
+class Note(msgspec.Struct, frozen=True):
+    best: int
+
+
+class Noter(DispatchStage):
+    """Notes the worker with the highest number, and has an answer of its own for requests after another one."""
+
+    needs_blocks = True
+
+    def acquire(self, key: Key, message: Acquire) -> Any:
+        return f"after {message.after.request}" if message.after is not None else None
+
+    def decided(self, key: Key, message: Acquire, decision: Decision, exclude: Any) -> Decision:
+        return msgspec.structs.replace(decision, notes={"toy": Note(max(one.instance for one in decision.candidates))})
+
+    def rows(self, model: str, prefix: str, labels: dict[str, str]) -> Any:
+        yield prefix, labels, described("Toys.", toys_total=7)
+
+
+@in_virtual_time
+async def test_a_stage_at_the_dispatcher_adds_to_decisions_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    feature = Feature("toy", "", dispatch=lambda _dispatcher: Noter(), notes={"toy": lambda: lambda note: str(note)})
+    monkeypatch.setattr(dispatcher, "enabled", lambda: [feature])
+    monkeypatch.setattr(show, "enabled", lambda: [feature])
+    async with desk(3) as (made, _group):
+        with await made.acquire("r") as place:
+            assert place.decision.notes == {"toy": Note(3)}
+            assert made.actor.decisions.of("r") == [place.decision]
+            reply: Any = await made.acquire("other", after=place.decision)
+            assert (reply, made.actor.needs_blocks) == ("after r", True)
+            record = msgspec.to_builtins(place.decision)
+            for one in record["candidates"]:
+                one["process"] = "w"
+            shown = show.decision({**record, **record["notes"], "overlap": 0, "regret": 0})
+            assert shown.endswith("{'best': 3}")
+        rows = await made.ref.ask(dispatcher.RouterRows("p"), timeout=1)
+        assert [row.toys_total for _, _, row in rows if hasattr(row, "toys_total")] == [7]
 
 
 class Keeper(DispatchStage):

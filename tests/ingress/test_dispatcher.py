@@ -20,11 +20,10 @@ from dynamod.discovery.keys import card_key, instance_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.ingress.dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed
-from dynamod.message.discovery import Adapter, Capabilities, Instance, ModelCard
+from dynamod.message.discovery import Adapter, Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded
-from dynamod.message.kv_events import Load, PrefillCompleted, RequestStarted, Snapshot
+from dynamod.message.kv_events import PrefillCompleted, RequestStarted
 from dynamod.router.placement import DispatcherClient, Placement
-from dynamod.router.prefill import PrefillDecision
 from dynamod.router.router import Prompt, Router, RouterSettings
 
 CARD = ModelCard("m", "text", kv_cache_block_size=4)
@@ -33,13 +32,13 @@ CARD = ModelCard("m", "text", kv_cache_block_size=4)
 class Desk:
     """A dispatcher with workers that publish nothing. A worker is busy while one of its requests has no first token."""
 
-    def __init__(self, system: System, card: ModelCard = CARD, **more: Any) -> None:
+    def __init__(self, system: System, card: ModelCard = CARD, config: Any = None, **more: Any) -> None:
         self.card = card
         self.registry: Any = MemoryRegistry(random.Random(0))
         self.view = View(self.registry)
         transport: Any = SimpleNamespace(open=lambda *_: SimpleNamespace(cancel=lambda: None))
         routing = RouterSettings(**{"mode": "least-loaded", "busy_prefill": 0.0, "queue_size": 100, **more})
-        self.actor = Dispatcher(self.view, transport, routing, defaultdict(ModelCounts))
+        self.actor = Dispatcher(self.view, transport, routing, defaultdict(ModelCounts), config=config)
         self.ref = system.start("dispatcher", lambda: self.actor, restart="temporary")
         self.client = DispatcherClient(self.ref, self.view)
         self.ref.send_nowait(ModelServed(card))
@@ -364,97 +363,6 @@ def test_nothing_is_lost_and_nobody_waits_for_nothing(steps: Any) -> None:
             assert (made.waiting, made.load) == (0, 0)
 
     run(main())
-
-
-@pytest.mark.parametrize("alone", [False, True])
-@virtual
-async def test_a_prompt_that_no_other_can_compute_waits_for_a_prefill_worker(alone: bool) -> None:
-    card = msgspec.structs.replace(CARD, capabilities=Capabilities(handoff=True, needs_prefill=True))
-    async with desk() as (made, group):
-        with await made.acquire("r") as answer:
-            acquire = partial(
-                made.client.acquire_prefill, card, Prompt("r", 9), answer.decision, alone=alone, timeout=30
-            )
-            asked = group.create_task(acquire())
-            await settled()
-            await asyncio.sleep(1)
-            assert (asked.done(), made.actor.waiting(("m", "prefill"))) == (False, 1)
-            made.come(7, "prefill")
-            await asyncio.sleep(1)
-            place = asked.result()
-            assert isinstance(place, Placement)
-            assert (place.instance.instance_id, place.alone) == (7, alone)
-            [decision] = [one for one in made.actor.decisions.of("r") if one.prefill is not None]
-            assert decision.prefill is not None
-            assert decision.prefill.reason == "required"
-            place.release()
-            with pytest.raises(Overloaded, match="within 30 s"):
-                await acquire({7})
-        assert made.load == 0
-
-
-@virtual
-async def test_one_that_others_can_compute_does_not_wait() -> None:
-    async with desk() as (made, _group):
-        with await made.acquire("r") as answer:
-            found = await made.client.acquire_prefill(CARD, Prompt("r", 9999), answer.decision)
-            assert isinstance(found, PrefillDecision)
-            assert found.reason == "no_workers"
-
-
-@virtual
-async def test_what_prompts_take_on_their_way_counts_as_the_workers_publish_it() -> None:
-    async with desk() as (made, _group):
-        with await made.acquire("r") as answer:
-            made.come(7, "prefill")
-            await settled()
-            ask = partial(made.client.acquire_prefill, CARD, Prompt("r", 4000), answer.decision)
-
-            async def way_of(here: Load | None, there: Load | None) -> float | None:
-                for pool, number, load in (("", answer.instance.instance_id, here), ("prefill", 7, there)):
-                    if load is not None:
-                        made.actor.routers["m", pool].state.apply(number, (load,))
-                found = await ask()
-                assert isinstance(found, PrefillDecision)
-                return found.state.way
-
-            size = CARD.kv_cache_block_size
-            rate = Load(0, 0, 0, 9, 0.0, prefill_ms=0.5 * size)
-            assert await way_of(None, None) is None
-            assert await way_of(None, msgspec.structs.replace(rate, move_ms=30.0)) == 60
-            assert await way_of(msgspec.structs.replace(rate, move_ms=2000.0), None) == 4000
-
-
-@pytest.mark.parametrize("mode", ["kv", "round-robin"])
-@virtual
-async def test_a_decision_names_the_worker_that_has_more_of_the_prompt(mode: str) -> None:
-    names, stored = tuple(range(1, 301)), Capabilities(kv_events=True, handoff=True, stored_blocks=True)
-    prompt = Prompt("r", 1201, names, instance=1)
-    card = msgspec.structs.replace(CARD, capabilities=stored)
-    for on, kind in ((True, card), (True, CARD), (False, card)):
-        async with desk(2, card=kind, mode=mode, busy_prefill=None, peer_fetch=500 if on else None) as (made, _group):
-            router = made.actor.routers["m", ""]
-            assert router.settings.needs_blocks == (on or mode == "kv")
-            router.state.apply(2, (Snapshot(names, names),))
-            with await made.client.acquire(kind, prompt) as place:
-                peer = place.decision.peer
-                [kept] = made.actor.decisions.of("r")
-                assert kept is place.decision
-                assert router.state.active.of(1).prefill == (1 if on and kind is card else 1201)
-                if not on or kind is CARD:
-                    assert peer is None
-                    continue
-                assert peer is not None
-                assert (peer.fetch, peer.instance, peer.blocks, peer.own) == (True, 2, 300, 0)
-                found = await made.client.acquire_prefill(kind, prompt, place.decision)
-                assert isinstance(found, PrefillDecision)
-                assert found.state.missing == 1, "what is read is not computed"
-            with await made.client.acquire(kind, prompt, {2}) as place:
-                assert place.decision.peer is None, "it has failed the request"
-            made.go(2)
-            await settled()
-            with await made.client.acquire(kind, prompt) as place:
-                assert place.decision.peer is None
 
 
 @virtual

@@ -91,5 +91,3 @@ async def test_a_model_and_its_workers() -> None:
     assert found["dynamo_frontend_model_migration_duration_seconds_sum", "success"] == 0.004
     assert found["dynamo_frontend_model_migration_duration_seconds_count", "failure"] == 1
     assert found["dynamo_frontend_model_migration_limit", ""] == 5
-    assert found["dynamo_frontend_model_remote_prefill_tokens_total", ""] == 0
-    assert "whole prompts" in helps["dynamo_frontend_model_remote_prefill_tokens"]

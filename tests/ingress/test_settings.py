@@ -64,17 +64,3 @@ def test_a_variable_stands_in_for_a_key_that_is_not_there() -> None:
 def test_a_wrong_variable_is_named(text: str) -> None:
     with pytest.raises(UserError, match=f"DYN_MIGRATION_LIMIT is '{text}'"):
         read({}, DYN_MIGRATION_LIMIT=text)
-
-
-def test_a_mistake_in_a_nested_setting() -> None:
-    with pytest.raises(UserError) as caught:
-        read({"router_conditional_disagg_config": {"policy": "x"}})
-    expected = "Processor.router_conditional_disagg_config.policy: invalid enum value 'x'; one of isl_bounding, "
-    assert caught.value.line().startswith(expected)
-    with pytest.raises(UserError) as caught:
-        read({"router-conditional-disagg-config": {"eff-isl": 1}})
-    assert "unknown key" in caught.value.line()
-    assert "known keys: decode_busy_threshold, eff_isl_ratio_threshold, eff_isl_threshold" in caught.value.line()
-    settings = read({"router-conditional-disagg-config": {"eff-isl-threshold": 5}, "max-local-prefill-length": 7})
-    routing = settings.routing().prefill
-    assert (routing.policy and routing.policy.eff_isl_threshold, routing.longest_local) == (5, 7)

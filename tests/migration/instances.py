@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, Self
 
 from dynamod.actor import testing
 from dynamod.features.isolation.stage import IsolationStage
-from dynamod.ingress.prompt_stage import PromptStage
+from dynamod.features.prefill.stage import PromptStage
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import Overloaded, PoisonRequest, RequestError

@@ -9,11 +9,10 @@ import pytest
 from dynamod.actor import Crashed, System
 from dynamod.actor.testing import virtual
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics
-from dynamod.engine.own_transfer import OwnTransfer, Ready
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.worker import PASSED, TRIAL_TAKEN, Call, Chat, Generate, Prefill
+from dynamod.message.worker import PASSED, TRIAL_TAKEN, Call, Chat, Generate
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.worker.worker import OTHERS
 
@@ -319,62 +318,3 @@ async def test_a_suspect_that_waits_goes_elsewhere_when_the_worker_ends(words: A
         await asyncio.sleep(1)
         await system.root.stop_child("worker", drain=True, timeout=60)
         assert (await answer.wait()).error.retry
-
-
-class Prompts(OwnTransfer):
-    """Prompts that the test computes."""
-
-    shape = "rendezvous"
-
-    def __init__(self) -> None:
-        super().__init__("l")
-        self.open: list[asyncio.Event] = []
-
-    async def prefill(self, request: Generate, ready: Ready) -> None:
-        ready({"room": len(self.open)})
-        self.open.append(asyncio.Event())
-        await self.open[-1].wait()
-
-
-class Prefills(Manual):
-    """Computes prompts for others."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.own_transfer = Prompts()
-
-    def card(self) -> ModelCard:
-        return ModelCard("m", capabilities=Capabilities(handoff=True))
-
-
-@virtual
-async def test_a_prompt_for_another_worker_is_tried_alone_too(words: Any) -> None:
-    """Those that are there may be computed until they have been read, although their hand-off has been said."""
-    async with System() as system:
-        options = EngineOptions("m", disaggregation_mode="prefill")
-        house = await words.House(system, Prefills, options).start()
-        prompts = engine_of(house).own_transfer
-        assert isinstance(prompts, Prompts)
-        before = house.ask(Prefill(words.generate([3])))
-        await asyncio.sleep(1)
-        assert len(prompts.open) == 1
-        suspect = house.ask(Prefill(alone(words, [1])))
-        await asyncio.sleep(1)
-        assert not suspect.accepted
-        other = house.ask(Prefill(words.generate([2])))
-        assert (await other.wait()).error.code == TRIAL_TAKEN
-        prompts.open[0].set()
-        await before.wait()
-        await asyncio.sleep(1)
-        assert (suspect.accepted, len(prompts.open)) == (True, 1), "it waits for a confirmation"
-        suspect.stream.confirm()
-        await asyncio.sleep(0.1)
-        assert len(prompts.open) == 2
-        assert (await house.ask(Prefill(words.generate([2]))).wait()).error.code == TRIAL_TAKEN
-        prompts.open[1].set()
-        await suspect.wait()
-        last = house.ask(Prefill(words.generate([2])))
-        await asyncio.sleep(1)
-        assert last.accepted
-        prompts.open[2].set()
-        await last.wait()

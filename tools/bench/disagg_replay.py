@@ -11,22 +11,22 @@ import argparse
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import TIMINGS
+from dynamod.features.prefill.settings import PrefillSettings
 from dynamod.features.replay.pools import PoolReplay
 from dynamod.features.replay.report import percentile
 from dynamod.features.replay.simulate import Outcome, Replay
 from dynamod.features.replay.trace import Arrival, faster, read_trace
-from dynamod.router.prefill import PrefillSettings
 from dynamod.router.settings import RouterSettings
 
 BLOCK = 512
 TRANSFER = 128 * 1024 / 25e9 * 1000
 """Milliseconds for each token: 128 KiB of KV cache (a model of 8 billion parameters) at 25 GB/s."""
 COLUMNS = ("workload", "decision", "good/s", "of best", "TTFT p50", "p99", "gap p50", "p99 (ms)", "remote")
+LIMITS = PrefillSettings(max_local_prefill_length=1000, max_prefill_queue_size=2)
 KV = RouterSettings("kv")
 
 
@@ -63,17 +63,18 @@ def played(a: argparse.Namespace, arrivals: list[Arrival]) -> dict[str, tuple[Ou
     timing = TIMINGS["later"]
 
     def pools(prefill: PrefillSettings) -> tuple[Outcome, float]:
-        settings, answering = replace(KV, prefill=prefill), a.workers - a.prefill
-        replay = PoolReplay(answering, a.prefill, machine, timing, settings, transfer=TRANSFER)
+        replay = PoolReplay(a.workers - a.prefill, a.prefill, machine, timing, KV, disagg=prefill, transfer=TRANSFER)
         outcome = replay.run(arrivals)
         remote = sum(replay.reasons[reason] for reason in ("always", "long", "policy", "decode_busy", "sooner"))
         return outcome, remote / len(arrivals)
 
     decisions: dict[str, Callable[[], tuple[Outcome, float]]] = {
         "never": lambda: (Replay(a.workers, machine, timing, KV).run(arrivals), 0.0),
-        "never, prefill workers idle": lambda: pools(PrefillSettings(remote=False)),
-        "always": lambda: pools(PrefillSettings(conditional=False)),
-        "limits of the original": lambda: pools(PrefillSettings(longest_local=1000, longest_queue=2)),
+        "never, prefill workers idle": lambda: pools(PrefillSettings(remote_prefill=False)),
+        "always": lambda: pools(PrefillSettings(conditional_disagg=False)),
+        "limits of the original": lambda: pools(
+            PrefillSettings(max_local_prefill_length=1000, max_prefill_queue_size=2)
+        ),
         "by request": lambda: pools(PrefillSettings()),
     }
     return {name: play() for name, play in decisions.items()}

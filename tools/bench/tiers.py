@@ -29,13 +29,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from dynamod import sample
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.llamacpp.engine import LlamaCpp
+from dynamod.features.prefill.handoff import HandoffEndpoint
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Delta, Failed, Items, Tokens
 from dynamod.message.worker import Generate, Handoff, Prefill, Sampling, Stops
 from dynamod.transport.base import Sink
 from dynamod.transport.local import LocalTransport
-from dynamod.worker.handoff import HandoffEndpoint
 
 INSTANCE = Instance("bench", "worker", "generate", 1, {})
 ANSWER = 16

@@ -15,10 +15,10 @@ from typing import Any
 
 import uvloop
 
-from dynamod.transfer import nixl
-from dynamod.transfer.reader import read
-from dynamod.transfer.server import BlockServer
-from dynamod.transfer.sessions import Sessions
+from dynamod.features.prefill.transfer import nixl
+from dynamod.features.prefill.transfer.reader import read
+from dynamod.features.prefill.transfer.server import BlockServer
+from dynamod.features.prefill.transfer.sessions import Sessions
 
 SIZES = {"16 KiB": 16 << 10, "1 MiB": 1 << 20, "16 MiB": 16 << 20}
 TOTAL = 512 << 20

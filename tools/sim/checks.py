@@ -162,7 +162,8 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
         live[place.registry.lease] = worker
         if not place.prefill:
             answering.add(place.registry.lease)
-        left = worker.handoff.statistics().sessions if worker.handoff is not None else None
+        endpoint = worker.handoffs.endpoint
+        left = endpoint.statistics().sessions if endpoint is not None else None
         if left is not None and (left.open or left.held_bytes):
             log.violate("sessions end", f"{place.name}: {left}")
         if worker.open_requests:

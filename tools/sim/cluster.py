@@ -6,18 +6,19 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Literal
 
 from dynamod.actor import Actor, Backoff, Policy, Reason, Ref, Supervisor, System
 from dynamod.daemon.exits import described
 from dynamod.engine.base import EngineOptions
+from dynamod.features.prefill.handoff import LEASE
 from dynamod.ingress.processor import ProcessorBackend
 from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance
 from dynamod.message.node import State
 from dynamod.message.worker import Request
 from dynamod.router.router import RouterSettings
 from dynamod.runtime.lifeline import ORPHAN_GRACE
-from dynamod.worker.handoff import LEASE
 
 from .daemon import Daemon, Link
 from .etcd import Etcd, SimulatedRegistry
@@ -112,6 +113,7 @@ class Cluster:
         self.etcd = Etcd(log, random_module.Random(random.getrandbits(64)), self._hears)
         own = random_module.Random(random.getrandbits(64))
         self.transfers = Transfers(log, own, self.direct, broken, lease)
+        self.config = SimpleNamespace(kv_peer_fetch=False)  # of processors: the keys of features
         self.nodes: list[Node] = []
         self.places: dict[str, Place] = {}
         self._ways: dict[Process, tuple[SimulatedRegistry, Link]] = {}  # of live processes
@@ -294,7 +296,7 @@ class Cluster:
                 place.backend = ProcessorBackend(ref, processor, processor.view)
             self.reported(process, state)
 
-        processor = SimulatedProcessor(process, registry, transport, self.routing, report, self.decisions)
+        processor = SimulatedProcessor(process, registry, transport, self.routing, self.config, report, self.decisions)
         place.processor = processor
         return processor
 

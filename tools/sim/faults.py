@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from dynamod.engine.mocker.arguments import KvTransfer
-from dynamod.worker.handoff import LEASE
+from dynamod.features.prefill.handoff import LEASE
 
 from .cluster import Cluster, Node, Place
 from .scaling import ScalingFaults

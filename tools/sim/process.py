@@ -12,6 +12,8 @@ from dynamod.actor import ActorError, MailboxFull, Reason, System
 from dynamod.discovery.keys import EXITED, card_key, instance_key
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
+from dynamod.features.prefill.worker import Handoffs
+from dynamod.features.tiers.dispatch import PeerDispatch
 from dynamod.ingress.processor import Processor
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance, ModelCard
@@ -20,8 +22,6 @@ from dynamod.message.kv_events import Load, Snapshot
 from dynamod.message.worker import Generate, Prefill, Request, TransferShape
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Reply
-from dynamod.worker.handoff import HandoffEndpoint
-from dynamod.worker.own_transfer import OwnTransferEndpoint
 from dynamod.worker.role import Switch
 from dynamod.worker.worker import Worker
 
@@ -58,6 +58,7 @@ class SimulatedWorker(Worker):
         exact: bool = True,
     ) -> None:
         self._exact = exact
+        self.session_lease: float | None = None
         self._path, self._announced = PATHS.get(component, PATHS[WORKERS]), False
         self.told: Callable[[DisaggregationMode, str], None] = lambda _role, _text: None  # its role, to its daemon
         self.process, self.registry, self._struck, self._transfers = process, registry, struck, transfers
@@ -138,12 +139,22 @@ class SimulatedWorker(Worker):
         await super().stopping(reason)
         self._report("stopped")
 
-    def _handoff_endpoint(self, engine: Engine[Any]) -> HandoffEndpoint | OwnTransferEndpoint:
-        if engine.own_transfer is not None:
-            return super()._handoff_endpoint(engine)
-        if self.handoff is None:
-            self.handoff = SimulatedHandoff(engine, self.context.task, self.process, self._transfers, self._computes)
-        return self.handoff
+    def handlers(self, engine: Engine[Any]) -> Any:
+        """As the real one, with simulated hand-offs where the engine does not move blocks by itself."""
+        part = self.handoffs
+        part.lease = self.session_lease
+        if engine.own_transfer is None:
+            part.make = lambda: SimulatedHandoff(  # type: ignore[method-assign]
+                engine, self.context.task, self.process, self._transfers, self._computes
+            )
+        return super().handlers(engine)
+
+    @property
+    def handoffs(self) -> Handoffs:
+        """The part that has them."""
+        part = self.parts["prefill"]
+        assert isinstance(part, Handoffs)
+        return part
 
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
         if isinstance(request, Prefill):  # blocks that are here: the engine computes nothing
@@ -217,6 +228,7 @@ class SimulatedProcessor(Processor):
         registry: SimulatedRegistry,
         transport: SimulatedTransport,
         routing: RouterSettings,
+        config: object,
         report: Callable[[str], None],
         decisions: int = 1000,
     ) -> None:
@@ -224,13 +236,24 @@ class SimulatedProcessor(Processor):
         self.view = View(registry)
         self._report = report
         node = f"n{process.node}"
-        super().__init__(self.view, transport, routing=routing, limits=CLOCKS, decisions=decisions, node=lambda: node)
+        super().__init__(
+            self.view,
+            transport,
+            routing=routing,
+            limits=CLOCKS,
+            decisions=decisions,
+            node=lambda: node,
+            config=config,
+        )
 
     async def started(self) -> None:
         """As the processor component starts: it is ready when the models that are there can be asked for."""
         await self.registry.leased(timeout=60)
         self.registry.watch(EXITED, self.transport.exited)
         await super().started()
+        peers = self.dispatch.stages["tiers"]
+        assert isinstance(peers, PeerDispatch)
+        peers.move = 0  # prompts are short here
         await self._caught_up()
         self._report("ready")
 

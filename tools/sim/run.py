@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from dynamod.actor import Actor, Reason, System
@@ -19,7 +20,6 @@ from dynamod.message.errors import PoisonRequest, RequestError
 from dynamod.message.worker import Generate, Prefill, Request
 from dynamod.migration.stages import CAUSE
 from dynamod.router.policies import NAMES
-from dynamod.router.prefill import PrefillSettings
 from dynamod.router.router import RouterSettings
 
 from . import checks, watch
@@ -289,6 +289,7 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
         async with System(seed=random.getrandbits(63)) as system:
             machine, routing = _machine(random, plan), _routing(random, plan)
             cluster = Cluster(system, log, random, machine, routing, plan.broken, plan.lease, plan.odd)
+            cluster.config = SimpleNamespace(max_local_prefill_length=plan.longest_local, kv_peer_fetch=plan.peers)
             cluster.exact = plan.exact
             cluster.wire.repeats = random_module.Random(f"repeats {seed}"), plan.repeats
             own = random_module.Random(f"pool {seed}")
@@ -390,10 +391,8 @@ def _machine(random: random_module.Random, plan: Plan) -> Any:
 def _routing(random: random_module.Random, plan: Plan) -> RouterSettings:
     mode = random.choice(MODES)
     busy, queue = (float(random.choice((150, 400))), random.choice((0, 16))) if random.random() < 0.25 else (None, 0)
-    prefill = PrefillSettings(longest_local=plan.longest_local)
-    peers = 0 if plan.peers else None  # prompts are short here
     busy = None if plan.gentle else busy
-    return RouterSettings(mode, busy_prefill=busy, queue_size=queue, prefill=prefill, peer_fetch=peers)
+    return RouterSettings(mode, busy_prefill=busy, queue_size=queue)
 
 
 def _complaint(about: dict[str, Any]) -> str:

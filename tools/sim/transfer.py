@@ -15,11 +15,11 @@ from dynamod.engine.base import Engine, Spawn
 from dynamod.engine.batching.handoff import Held
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.own_transfer import MockerTransfer, Prompt
+from dynamod.features.prefill.handoff import LEASE, HandoffEndpoint
+from dynamod.features.prefill.transfer.base import Block, Kind, TransferError
+from dynamod.features.prefill.transfer.sessions import TICK, Follower, Session, Sessions
 from dynamod.message.worker import Generate, Handoff, TransferShape
-from dynamod.transfer.base import Block, Kind, TransferError
-from dynamod.transfer.sessions import TICK, Follower, Session, Sessions
 from dynamod.transport.base import Reply
-from dynamod.worker.handoff import LEASE, HandoffEndpoint
 
 from .events import Log
 from .wire import FAR, NEAR, Process

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from dynamod.features.prefill.handoff import LEASE
 from dynamod.ingress.processor import CLOCK
 from dynamod.router.placement import Placement
 from dynamod.router.router import Router
-from dynamod.worker.handoff import LEASE
 
 from .clients import Client
 from .cluster import Cluster, Place
@@ -97,7 +97,7 @@ class Watch:
             decision = placement.decision
             client = self._clients[decision.request]
             requests += 1
-            blocks.update(client.blocks if router.settings.needs_blocks else ())
+            blocks.update(client.blocks if router.settings.scores or self._cluster.config.kv_peer_fetch else ())
             begun = client.on == instance and (client.handed or client.tokens > client.base)
             if not begun or client.waits_for_prompt:
                 prefill += max(0, decision.tokens - decision.present * BLOCK)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from dynamod.actor import Actor, Normal, Reason, handle
-from dynamod.discovery.keys import PREFILL_SETTINGS, SHARED
+from dynamod.discovery.keys import OPERATOR_SETTINGS, SHARED
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.control import Ping
 from dynamod.transport.waiting import comes
@@ -290,11 +290,11 @@ async def follow_settings(client: EtcdClient, registry: MemoryRegistry) -> None:
         else:
             registry.put_foreign(key, item.value)
 
-    items, revision = await client.snapshot(PREFILL_SETTINGS)
-    changes = [(key, None) for key, _ in registry.items(PREFILL_SETTINGS) if key not in items]
+    items, revision = await client.snapshot(OPERATOR_SETTINGS)
+    changes = [(key, None) for key, _ in registry.items(OPERATOR_SETTINGS) if key not in items]
     for key, item in [*changes, *items.items()]:
         copy(key, item)
-    async with contextlib.aclosing(client.watch(PREFILL_SETTINGS, revision + 1)) as watch:
+    async with contextlib.aclosing(client.watch(OPERATOR_SETTINGS, revision + 1)) as watch:
         async for news in watch:
             for key, item, _ in news:
                 copy(key, item)

@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 
 class Leases:
-    """The leases of the node. `states`: of the leases that the node wants. `asked`: granted by us, or perhaps: the answer
+    """The leases of the node. `states`: of the wanted leases. `asked`: granted by us, or perhaps: the answer
     was lost. `ending`: leases that we end: revision of the end, 0 while it is still to be asked for.
     """
 

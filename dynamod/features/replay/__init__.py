@@ -12,6 +12,6 @@ def _bench() -> object:
 FEATURE = Feature(
     "replay",
     "dynamo bench: traces through the real router and scheduler, in virtual time",
-    uses=("planner",),
+    uses=("planner", "prefill"),
     commands={"bench": _bench},
 )

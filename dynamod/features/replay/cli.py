@@ -67,8 +67,8 @@ def replay(
     from dynamod.engine.mocker.arguments import scheduler_settings
     from dynamod.engine.mocker.timing import NAMES, TIMINGS
 
-    from .pools import PoolReplay
     from .report import HEAD, numbers, row, write_picture
+    from .simulate import Replay
     from .trace import Conversations, faster, make_conversations, read_trace
 
     if timing not in TIMINGS:
@@ -101,7 +101,13 @@ def replay(
     results: dict[str, dict[str, Any]] = {}
     for name in map(_mode, COMPARED if router_mode == "all" else router_mode.split(",")):
         settings = _settings(name, router_cost, overlap_weight, temperature)
-        replay = PoolReplay(workers, prefill_workers, machine, TIMINGS[timing], settings, seed=seed, blind=tier_blind)
+        replay: Replay = Replay(workers, machine, TIMINGS[timing], settings, seed, tier_blind)
+        if prefill_workers:
+            require("prefill", "--prefill-workers")
+            from .pools import PoolReplay
+
+            timings = TIMINGS[timing]
+            replay = PoolReplay(workers, prefill_workers, machine, timings, settings, seed=seed, blind=tier_blind)
         results[name] = numbers(replay.run(arrivals))
     if plot is not None:
         title = f"{Path(trace).name}: {len(arrivals)} requests, {workers} workers of {blocks} blocks of {block_size}"

@@ -10,16 +10,17 @@ from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.scheduler import Sequence as Job
 from dynamod.engine.mocker.scheduler import Step
 from dynamod.engine.mocker.timing import Timing
+from dynamod.features.prefill.decision import PrefillDecision, decide, state_of, way_of
+from dynamod.features.prefill.settings import PrefillSettings
 from dynamod.message.discovery import Instance
 from dynamod.router.decision import Decision
-from dynamod.router.prefill import PrefillDecision, decide, state_of, way_of
 from dynamod.router.router import Prompt, Router, RouterSettings
 
 from .simulate import Replay, Request, Worker
 
 
 class PoolReplay(Replay):
-    """`workers` answer; `prefill` workers compute prompts, by the decision of `settings.prefill`.
+    """`workers` answer; `prefill` workers compute prompts, by the decision of `disagg`.
 
     `transfer`: milliseconds for each token that comes over, behind the last one that was computed.
     """
@@ -32,12 +33,13 @@ class PoolReplay(Replay):
         timing: Timing,
         settings: RouterSettings,
         *,
+        disagg: PrefillSettings = PrefillSettings(),
         transfer: float = 0.0,
         seed: int = 0,
         blind: bool = False,
     ) -> None:
         super().__init__(workers, machine, timing, settings, seed, blind)
-        self._settings, self._transfer = settings.prefill, transfer
+        self._settings, self._transfer = disagg, transfer
         clock = lambda: self._now / 1000  # noqa: E731
         random = random_module.Random(seed)
         self.prefill_router = Router("prefill", machine.block_size, settings, random, now=clock, wall=clock)

@@ -12,6 +12,6 @@ def _orders() -> object:
 FEATURE = Feature(
     "role_switch",
     "a planner has workers change between prefill and decode, where that is as good as a start",
-    requires=("planner",),
+    requires=("planner", "prefill"),
     extends={"planner": _orders},
 )

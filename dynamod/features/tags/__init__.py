@@ -1,6 +1,6 @@
 """Tags of requests: shown in logs, decisions and metrics, and requests that go only to workers with a label."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,12 +32,17 @@ def _serve(frontend: "Frontend", server: "Server", endpoints: "Sequence[Endpoint
     server.collectors.append(partial(families, frontend.backend, server.metrics.prefix))
 
 
+def _note() -> Callable[[str], str]:
+    return "tags: {}".format
+
+
 FEATURE = Feature(
     "tags",
     "tags of requests in logs, decisions and metrics; `tag=x` goes to workers with the label x",
     serve=_serve,
     settings={"worker": TagSettings},
     nvext=TagFields,
+    notes={"tags": _note},
     processor=_processor,
     worker=_worker,
 )

@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from dynamod.actor import Reason
-from dynamod.discovery.keys import CARDS, PREFILL_SETTINGS, STATIC, Address, place_of
+from dynamod.discovery.keys import CARDS, STATIC, Address, place_of
 from dynamod.discovery.records import keep
 from dynamod.discovery.view import View
 from dynamod.graph.typed import given, validate
@@ -18,7 +18,6 @@ from dynamod.ingress.static_workers import StaticWorkers
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.preprocess.card import read_card
 from dynamod.preprocess.reference import model_name
-from dynamod.router.prefill import LivePrefill
 from dynamod.runtime.context import ComponentContext
 
 from .served import SERVED, UNSERVED, ServedModel, UnservedModel
@@ -47,8 +46,6 @@ class ProcessorComponent(Processor):
         self._only = Address.parse(settings.only_endpoint) if settings.only_endpoint else None
         self._static_here: dict[str, Instance] = {}
         self._static = (settings.static_model or "", settings.static_model_name or "")
-        live: dict[str, LivePrefill] = {}
-        ctx.process_context.registry.watch(PREFILL_SETTINGS, keep(live, LivePrefill))
         super().__init__(
             ctx.process_context.view if self._only is None else View(ctx.process_context.registry, self._only),
             ctx.process_context.transport,
@@ -59,7 +56,7 @@ class ProcessorComponent(Processor):
             announce=self._announced,
             refused=self._refuses,
             node=lambda: ctx.process_context.registry.node,
-            live=live,
+            config=settings,
             link=ctx.process_context.registry,
             component=ctx.name,
         )

@@ -13,13 +13,13 @@ from dynamod.discovery.base import Watcher
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class, require_format
 from dynamod.graph.typed import validate
-from dynamod.kvcache.tiers.settings import GB
 from dynamod.message.discovery import LOAD_METRICS, PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Heartbeat
 from dynamod.parsers import AUTO
 from dynamod.preprocess.override import template_text, with_template
 from dynamod.runtime.context import ComponentContext
+from dynamod.worker.parts import WorkerContext
 from dynamod.worker.role import Switch
 from dynamod.worker.settings import WorkerSettings
 from dynamod.worker.worker import Worker
@@ -51,9 +51,6 @@ class WorkerComponent(Worker):
         service = self._ctx.service
         mode = service.role or self.settings.mode(str(service.spec.get("component_type")))
         host = self.transfer_host() if mode != "aggregated" else ""
-        self.session_lease, memory = self.settings.session_lease, self.settings.session_memory_gb
-        self.transfer_port = self._own_port(self.settings.transfer_port)
-        self.session_memory = max(1, round(memory * GB)) if memory is not None else None
         await self._find_model(mode, host)
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
         if self.settings.node_rank:
@@ -81,6 +78,11 @@ class WorkerComponent(Worker):
         options = settings.options(path, config_path)
         self._options = replace(options, sockets=sockets, disaggregation_mode=mode, transfer_host=host)
 
+    def part_context(self, engine: Engine[Any]) -> WorkerContext:
+        """With the settings and the place of the process."""
+        plan = self._ctx.process_context.plan
+        return replace(super().part_context(engine), settings=self.settings, name=plan.name, index=plan.index)
+
     async def follow(self, prefix: str, watcher: Watcher) -> None:
         """Of the registry of the node."""
         await self._ctx.process_context.caught_up(prefix, watcher)
@@ -88,23 +90,6 @@ class WorkerComponent(Worker):
     def transfer_host(self) -> str:
         """As the settings say, else where this node is reached."""
         return self.settings.transfer_host or self._ctx.process_context.host()
-
-    def _own_port(self, first: int) -> int:
-        """Of this process: each of a component on a node has one. Raises UserError."""
-        port = first + self._ctx.process_context.plan.index if first else 0
-        if port >= 2**16:
-            raise UserError(f"transfer_port {first} leaves no port for {self._ctx.process_context.plan.name}")
-        return port
-
-    async def _listen(self, engine: Engine[Any]) -> None:
-        try:
-            await super()._listen(engine)
-        except OSError as error:
-            if self._announced or not self.transfer_port:
-                raise
-            raise UserError(
-                f"no worker can read blocks here: {error.strerror}", "choose another transfer_port"
-            ) from None
 
     def progress(self, text: str) -> None:
         """Logged, and shown by `ps` while the component starts."""

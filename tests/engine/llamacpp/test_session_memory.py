@@ -13,9 +13,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
 
+from dynamod.features.prefill.handoff import HandoffEndpoint
 from dynamod.message.ingress import Items
 from dynamod.message.worker import Handoff
-from dynamod.worker.handoff import HandoffEndpoint
 
 from .exchange import SIZE, Engines, Exported, asked, heard, noise
 

@@ -305,7 +305,8 @@ async def test_a_suspect_waits_for_no_worker_that_stays_away() -> None:
         assert not waits.done()
         await asyncio.sleep(1.1)
         assert isinstance((await waits)[0], Overloaded)
-        assert made.actor._stages[0]._isolations == {} or made.actor._stages[0]._isolations["m", ""].over
+        trials = made.actor.stages["isolation"]
+        assert trials._isolations == {} or trials._isolations["m", ""].over
 
 
 @virtual
@@ -386,7 +387,7 @@ async def test_nothing_is_left_when_all_trials_are_over() -> None:
         with await made.acquire("another"):
             pass
         await settled()
-        assert made.actor._stages[0]._isolations == {}
+        assert made.actor.stages["isolation"]._isolations == {}
 
 
 @virtual

@@ -1,7 +1,6 @@
 """Replays with prefill workers."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +8,10 @@ import pytest
 from dynamod.cli.app import run
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import TIMINGS
+from dynamod.features.prefill.settings import PrefillSettings
 from dynamod.features.replay.pools import PoolReplay
 from dynamod.features.replay.simulate import Outcome, Replay, Served
 from dynamod.features.replay.trace import Arrival, Conversations, make_conversations
-from dynamod.router.prefill import PrefillSettings
 from dynamod.router.settings import RouterSettings
 
 MACHINE = SchedulerSettings(block_size=64, num_gpu_blocks=2000, max_num_seqs=256, max_num_batched_tokens=8192)
@@ -21,31 +20,33 @@ KV = RouterSettings("kv")
 
 
 def pools(prefill: PrefillSettings, arrivals: list[Arrival] = ARRIVALS, **more: float) -> tuple[PoolReplay, Outcome]:
-    replay = PoolReplay(3, 1, MACHINE, TIMINGS["later"], replace(KV, prefill=prefill), **more)
+    replay = PoolReplay(3, 1, MACHINE, TIMINGS["later"], KV, disagg=prefill, **more)
     return replay, replay.run(arrivals)
 
 
 def test_without_prefill_workers_it_is_the_plain_replay() -> None:
     plain = Replay(3, MACHINE, TIMINGS["later"], KV).run(ARRIVALS)
-    assert pools(PrefillSettings(remote=False))[1] == plain
+    assert pools(PrefillSettings(remote_prefill=False))[1] == plain
     assert PoolReplay(3, 0, MACHINE, TIMINGS["later"], KV).run(ARRIVALS) == plain
     assert len(plain.served) == len(ARRIVALS)
     assert sorted(one.ttft for one in plain.served) == sorted(plain.ttft)
 
 
 def test_all_prompts_come_over() -> None:
-    replay, outcome = pools(PrefillSettings(conditional=False))
+    replay, outcome = pools(PrefillSettings(conditional_disagg=False))
     assert len(outcome.served) == len(ARRIVALS)
     assert sum(replay.reasons.values()) == len(ARRIVALS)
     assert replay.reasons.keys() <= {"always", "cached"}
     assert replay.moved > 0
     assert len(replay.prefill_router.state.active) == len(replay.router.state.active) == 0
-    assert pools(PrefillSettings(conditional=False))[1] == outcome, "equal settings give equal results"
+    assert pools(PrefillSettings(conditional_disagg=False))[1] == outcome, "equal settings give equal results"
 
 
 def test_a_slow_transfer_delays_the_first_token_and_nothing_else() -> None:
     alone = [Arrival(0.0, 1000, 20, tuple(range(1, 16)))]
-    fast, slow = (pools(PrefillSettings(conditional=False), alone, transfer=ms)[1].served[0] for ms in (0.0, 1.0))
+    fast, slow = (
+        pools(PrefillSettings(conditional_disagg=False), alone, transfer=ms)[1].served[0] for ms in (0.0, 1.0)
+    )
     assert slow.ttft - fast.ttft == 15 * 64
     assert slow.gap == pytest.approx(fast.gap)
 

@@ -38,7 +38,7 @@ async def test_a_label_decides_where_a_request_goes(labelled: Any, house: Any, c
             assert status == 200, answer
             (decision,) = await house.ref.ask(Explain(answer["id"]), timeout=5)
             assert decision["chosen"] == labelled.worker.instance.instance_id
-            assert decision["notes"] == {"tags": "team=blue,tag=x,tag=eu"}
+            assert decision["tags"] == "team=blue,tag=x,tag=eu"
             assert [why for _, why in decision["excluded"]] == ["lacks the label x"]
     lines = [one.getMessage() for one in caplog.records if "request id=" in one.getMessage()]
     assert [line.endswith(" tags=team=blue,tag=x,tag=eu") for line in lines] == [True] * 4

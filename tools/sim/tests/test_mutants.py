@@ -20,8 +20,11 @@ from dynamod.engine.own_transfer import Ready
 from dynamod.features.isolation import stage as isolation_stage
 from dynamod.features.isolation import trials
 from dynamod.features.isolation.stage import IsolationStage
+from dynamod.features.prefill.handoff import HandoffEndpoint
+from dynamod.features.prefill.own_transfer import OwnTransferEndpoint
+from dynamod.features.prefill.remote import RemotePrompt
+from dynamod.features.prefill.transfer.sessions import Ending, Session, Sessions
 from dynamod.ingress.in_flight import RequestsInFlight
-from dynamod.ingress.remote_prefill import RemotePrompt
 from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
@@ -33,12 +36,9 @@ from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Router
 from dynamod.router.state import WorkerState
 from dynamod.runtime.liveness import Verdict
-from dynamod.transfer.sessions import Ending, Session, Sessions
 from dynamod.transport.base import Reply
 from dynamod.transport.inbox import Inbox
 from dynamod.transport.nats import wire as nats_wire
-from dynamod.worker.handoff import HandoffEndpoint
-from dynamod.worker.own_transfer import OwnTransferEndpoint
 from tools.sim.run import simulate
 from tools.sim.shape import Shape, faults_of
 

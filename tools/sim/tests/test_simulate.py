@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from dynamod.features.prefill.handoff import HandoffEndpoint
+from dynamod.features.prefill.transfer.sessions import Sessions
 from dynamod.message.errors import UserError
-from dynamod.transfer.sessions import Sessions
-from dynamod.worker.handoff import HandoffEndpoint
 from tools.sim.run import simulate
 from tools.sim.scale import measure
 from tools.sim.shape import FAULTS, Shape, check_shape, faults_of

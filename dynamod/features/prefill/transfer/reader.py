@@ -1,0 +1,57 @@
+"""The reading side: the blocks of a session, over the best backend that both sides have."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+
+from .base import Backend, Block, TransferError
+from .frames import VERSION, Hello
+from .names import backends
+from .reading import ReaderEnd
+
+CONNECT_TIMEOUT = 2.0
+"""Seconds for a connection by one backend."""
+
+
+async def read(
+    addresses: Mapping[str, str], session: str, layout: str, first: int, *, stall: float = 5.0
+) -> AsyncGenerator[Block, None]:
+    """The blocks of a session from index `first` on, in order, until the source has sent all of its.
+
+    `addresses`: of the source, by backend. A backend that cannot be reached is followed by the next one. A source that
+    is silent for `stall` seconds while a block is awaited is an error; it shows each second that it waits for the
+    engine itself. Raises TransferError; all blocks before the fault have been given, and `first` goes on behind them.
+    A caller that stops early closes the generator (`aclose`), which ends the connection.
+    """
+    end = await _connected(addresses, Hello(VERSION, session, layout, first), stall)
+    try:
+        while (block := await end.next(stall)) is not None:
+            yield block
+    finally:
+        await end.leave()
+
+
+async def _connected(addresses: Mapping[str, str], hello: Hello, stall: float) -> ReaderEnd:
+    problems = []
+    for name, backend in backends():
+        if name not in addresses:
+            continue
+        try:
+            return await _accepted(backend, addresses[name], hello, stall)
+        except TransferError as error:
+            if error.kind != "unreachable":
+                raise
+            problems.append(f"{name}: {error}")
+        except (OSError, ValueError) as error:  # a TimeoutError has no words
+            problems.append(f"{name}: {error or 'timed out'}")
+    raise TransferError("unreachable", "; ".join(problems) or "the source has no address that is known here")
+
+
+async def _accepted(backend: Backend, address: str, hello: Hello, stall: float) -> ReaderEnd:
+    async with asyncio.timeout(CONNECT_TIMEOUT):
+        end = await backend.connect(address, lambda kind: kind(hello))
+    try:
+        await end.accepted(stall)
+    except BaseException:
+        await end.leave()
+        raise
+    return end
