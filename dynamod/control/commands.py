@@ -20,11 +20,11 @@ from dynamod.daemon.reload import describe
 from dynamod.daemon.runner import GraphRunner
 from dynamod.daemon.scaling import by_hand
 from dynamod.daemon.served import GraphState, ServedModels
+from dynamod.daemon.session import read_graph
 from dynamod.discovery.keys import INSTANCES
 from dynamod.extension.installed import control
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import diff, lines
-from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.discovery import ROLES
 from dynamod.message.errors import UserError
@@ -273,7 +273,7 @@ class Commands:
 
     async def serve(self, arguments: Arguments) -> dict[str, Any]:
         """Start a graph that was handed over."""
-        graph = _read(arguments.get("graph"), "use dynamo serve --detach")
+        graph = read_graph(arguments.get("graph"), "use dynamo serve --detach")
         name = check_name(str(arguments.get("name") or "")) or graph_name(graph)
         runner = await self._node.graphs.start(name, graph, kept=True)
         return _status(runner, ServedModels(self._node).graph(runner))
@@ -290,7 +290,7 @@ class Commands:
         runner = node.graphs.running.get(name)
         if runner is None:
             raise UnknownName(f"no graph '{name}'", known([*node.graphs.running, *node.graphs.failed]))
-        new = _read(arguments.get("new"), "use dynamo reload")
+        new = read_graph(arguments.get("new"), "use dynamo reload")
         runner.graph = absolute(runner.graph, Path.cwd())  # what is the same must not look different
         changes = lines(runner.graph, new)
         changes += [f"{name}: 0 -> {count} processes" for name, count in runner.drained(new).items()]
@@ -316,13 +316,6 @@ class Commands:
         pids = {row.pid for row in rows if row.replica not in stay}
         if not arguments.get("force"):
             require_others(self._node, graph, component, pids, role, by_hand=by_hand)
-
-
-def _read(value: Any, hint: str) -> Graph:
-    try:
-        return Graph.from_dict(value)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"the graph cannot be read: {error!r}", hint) from None
 
 
 def _status(runner: GraphRunner, service: GraphState) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Session:
     async def reread(self) -> Graph | None:
         """The graph as the command's files describe it now; None when it has none. Raises UserError."""
         value = await self._connection.channel.ask("graph", timeout=READ)
-        return _graph(value) if value is not None else None
+        return read_graph(value) if value is not None else None
 
     def report(self) -> None:
         """Tell the rows of the graph, once per turn of the loop, when they have changed."""
@@ -90,7 +90,7 @@ class Session:
     async def _serve(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if self.runner is not None:
             raise UserError("this session has a graph already")
-        graph, wanted = _graph(arguments["graph"]), str(arguments.get("name") or "")
+        graph, wanted = read_graph(arguments["graph"]), str(arguments.get("name") or "")
         name = wanted or unused(graph_name(graph), self._node.graphs.names())
         grace = arguments.get("timeout")
         self.runner = await self._node.graphs.start(
@@ -134,12 +134,12 @@ class Session:
             await self._stop()
 
 
-def _graph(value: Any) -> Graph:
-    """Raises UserError for what is no graph."""
+def read_graph(value: Any, hint: str = "") -> Graph:
+    """A graph that a command has sent. Raises UserError, with `hint`, for a value that is no graph."""
     try:
         return Graph.from_dict(value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"the graph cannot be read: {error!r}") from None
+        raise UserError(f"the graph cannot be read: {error!r}", hint) from None
 
 
 def _origin(arguments: Mapping[str, Any]) -> Origin:
