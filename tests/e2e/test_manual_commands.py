@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .manual_page import KINDS, Reader, blocks_of
+from .manual_page import KINDS, Block, Reader, blocks_of, differs
 from .shell import joined
 from .together import together
 
@@ -55,3 +55,19 @@ def test_what_is_not_run_has_a_reason() -> None:
     reasons = {one: [start for start in NOT_RUN if one.startswith(start)] for one in shown}
     assert not [one for one, found in reasons.items() if not found], "a console block without a reason"
     assert {start for found in reasons.values() for start in found} == NOT_RUN.keys()
+
+
+def test_a_wrong_output_is_seen() -> None:
+    """What the runner compares, without a server."""
+    assert not differs(
+        Block("text", "", "| Worker | 17 |\nerror: no ... here"), "| Worker  |   9 |\nerror: no file here\nmore"
+    )
+    assert differs(Block("text", "", "ready"), "not ready")
+    assert not differs(Block("json", "", '{"a": [{"n": 1}], "b": null}'), '{"a": [{"n": 2.5}, {}], "b": null, "c": 0}')
+    for printed in ('{"a": [{"m": 2}], "b": null}', '{"a": [], "b": "text"}', "no JSON"):
+        assert differs(Block("json", "", '{"a": [{"n": 1}], "b": null}'), printed)
+    assert differs(Block("json", "", '{"error": {"message": "one 1"}}'), '{"error": {"message": "two 1"}}')
+    assert [block.title for block in blocks_of('```yaml title="x.yaml"\na: 1\n```\n    ```sh\n    ls\n    ```')] == [
+        "x.yaml",
+        "",
+    ]
