@@ -310,6 +310,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "engine/llamacpp/kv_cells.py:Sequence": "a row of the scheduler's hot loop: data with slots",
         "engine/llamacpp/sampling.py:Sampler": "the parameters of sampling, converted once for the per-token loop",
         "ingress/api/response.py:ResponseWriter": "the per-token path: a part costs a call per token",
+        "ingress/dispatcher.py:Dispatcher": "placement and its queues; features reach its parts",
         "ingress/in_flight.py:RequestsInFlight": "what a request needs of its process; split with the request stages",
         "ingress/processor.py:Processor": "composition of the request path; split with the request stages",
         "migration/answer.py:Answer": "the state of one answer, all of which a migration has to carry",

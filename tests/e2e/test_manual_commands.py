@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .manual_page import KINDS, Reader, blocks_of
+from .manual_page import KINDS, Block, Reader, blocks_of, differs
 from .shell import joined
 from .together import together
 
@@ -26,7 +26,7 @@ NOT_RUN = {
     "dynamo-run in=http out=llamacpp model.gguf --allow-runtime-lora-updating true --lora-dir /srv/adapters": LLAMACPP,
     "dynamo-run in=http out=llamacpp model.gguf --lora german=german.gguf --lora sql=sql.gguf": LLAMACPP,
     "dynamo-run in=http out=mistralrs /srv/models/Qwen3-0.6B": HUB,
-    "dynamo-run in=http out=openai:http://127.0.0.1:11434/v1 --model-name llama3.2": "a server; test_openai_engine.py",
+    "dynamo-run in=http out=openai:http://127.0.0.1:11434/v1": "another server; test_openai_engine.py",
     "install -D -m 644 systemd/dynamod.sysusers /usr/lib/sysusers.d/dynamod.conf && systemd-sysusers": SYSTEMD,
     "journalctl -u dynamod -f": SYSTEMD,
     "journalctl -u dynamod -f -o cat": SYSTEMD,
@@ -55,3 +55,19 @@ def test_what_is_not_run_has_a_reason() -> None:
     reasons = {one: [start for start in NOT_RUN if one.startswith(start)] for one in shown}
     assert not [one for one, found in reasons.items() if not found], "a console block without a reason"
     assert {start for found in reasons.values() for start in found} == NOT_RUN.keys()
+
+
+def test_a_wrong_output_is_seen() -> None:
+    """What the runner compares, without a server."""
+    assert not differs(
+        Block("text", "", "| Worker | 17 |\nerror: no ... here"), "| Worker  |   9 |\nerror: no file here\nmore"
+    )
+    assert differs(Block("text", "", "ready"), "not ready")
+    assert not differs(Block("json", "", '{"a": [{"n": 1}], "b": null}'), '{"a": [{"n": 2.5}, {}], "b": null, "c": 0}')
+    for printed in ('{"a": [{"m": 2}], "b": null}', '{"a": [], "b": "text"}', "no JSON"):
+        assert differs(Block("json", "", '{"a": [{"n": 1}], "b": null}'), printed)
+    assert differs(Block("json", "", '{"error": {"message": "one 1"}}'), '{"error": {"message": "two 1"}}')
+    assert [block.title for block in blocks_of('```yaml title="x.yaml"\na: 1\n```\n    ```sh\n    ls\n    ```')] == [
+        "x.yaml",
+        "",
+    ]
