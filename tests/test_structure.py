@@ -318,7 +318,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "arguments": {
         "features/replay/pools.py:PoolReplay": "the options of one simulated machine, most of them by keyword",
         "graph/service.py:Service": "the options of the public decorator `@service`",
-        "ingress/in_flight.py:RequestsInFlight": "what a request needs of its process; split with the request stages",
         "ingress/processor.py:Processor": "composition of the request path; split with the request stages",
     },
 }

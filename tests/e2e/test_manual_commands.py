@@ -1,4 +1,4 @@
-"""The how-to and operation pages of the manual do what they say: every `sh` block is run, every output compared."""
+"""The pages of the manual do what they say: every `sh` block is run, every output compared."""
 
 import shutil
 from pathlib import Path
@@ -11,14 +11,37 @@ from .shell import joined
 from .together import together
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(page for folder in ("how-to", "operate") for page in DOCS.glob(f"{folder}/*.md"))
+FOLDERS = ("get-started", "tutorials", "how-to", "operate")
+PAGES = sorted(page for folder in FOLDERS for page in DOCS.glob(f"{folder}/*.md"))
 RUN = [page for page in PAGES if any(block.kind == "sh" for block in blocks_of(page.read_text()))]
 
 SYSTEMD = "systemd; test_systemd.py and test_service.py check the units and the service"
 LLAMACPP = "llama.cpp compiles for minutes; test_lora.py, test_embeddings.py"
 HUB = "a model hub; test_downloads.py has one"
 VLLM = "an environment with vLLM"
+COMPILES = "compiles an engine"
+INSTALLS = "installs packages"
+READERS = "a value, a file or a terminal that the reader has"
 NOT_RUN = {
+    "uv run --extra demo --extra mistralrs dynamo serve": "a real model: test_readme.py, test_real_models.py",
+    'curl localhost:8000/v1/chat/completions -H "Content-Type: application/json" -d \'{"model": "smollm2"': "as above",
+    "dynamo serve graphs.agg:Frontend -f configs/agg.yaml --Worker.model=Qwen/Qwen3-0.6B": HUB,
+    "dynamo-run in=http out=llamacpp Qwen/Qwen3-0.6B-GGUF:Q8_0": HUB,
+    'CMAKE_ARGS="-DGGML_CUDA=on"': COMPILES,
+    'CMAKE_ARGS="-DGGML_HIP=on"': COMPILES,
+    'CMAKE_ARGS="-DGGML_VULKAN=on"': COMPILES,
+    "uv venv /opt/vllm": INSTALLS,
+    "uv venv /opt/sglang": INSTALLS,
+    "python3 -m venv ~/uv": INSTALLS,
+    "uv run --extra mistralrs dynamo doctor": INSTALLS,
+    "uv tool install '/path/to/dynamod[mistralrs]'": INSTALLS,
+    "python3 -m venv ~/dynamod": INSTALLS,
+    "curl -N localhost:8000/v1/chat/completions": "a stream whose worker is killed: test_faults.py",
+    'echo "What is the capital of France?" | dynamo-run out=mistralrs sample': "a pipe: test_readme.py",
+    "dynamo ps": READERS,
+    "python my_engine.py": "three terminals: test_readme.py",
+    'curl localhost:8000/v1/chat/completions -H "Content-Type: application/json" -H "x-request-id: long"': READERS,
+    "export NATS_SERVER=nats://other:4222": READERS,
     "/opt/dynamod/bin/pip install -U '/path/to/dynamod[mistralrs]'": SYSTEMD,
     "curl localhost:8080/v1/chat/completions": LLAMACPP,
     "dynamo pull Qwen/Qwen3-0.6B": HUB,
