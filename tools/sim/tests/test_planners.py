@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import msgspec
 import pytest
 
-from dynamod.daemon.runner import GraphRunner
+from dynamod.daemon.processes import Processes
 from dynamod.features.planner import pool, reconcile
 from dynamod.features.planner.nodes import PlannerNodes
 from dynamod.features.planner.pool import Side
@@ -38,11 +38,11 @@ def decides_as_standby(patch: pytest.MonkeyPatch) -> None:
 def ends_workers_at_once(patch: pytest.MonkeyPatch) -> None:
     """Scaling down stops workers, and does not let them finish."""
 
-    async def stop(self: GraphRunner, ends: object, timeout: float) -> None:
+    async def stop(self: Processes, ends: object, timeout: float) -> None:
         for running, index in ends:  # type: ignore[attr-defined]
-            await self._supervisor.stop_child(running.child(index))  # type: ignore[union-attr]
+            await self.supervisor.stop_child(running.child(index))  # type: ignore[union-attr]
 
-    patch.setattr(GraphRunner, "_end", stop)
+    patch.setattr(Processes, "end", stop)
 
 
 def scales_alone(patch: pytest.MonkeyPatch) -> None:
