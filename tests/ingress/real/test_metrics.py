@@ -11,11 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 import dynamod
 from dynamod.engine.base import EngineOptions, Spawn
 from dynamod.engine.mocker.engine import Mocker
+from dynamod.extension.installed import enabled
 from dynamod.ingress.dispatcher import RouterRows
 from dynamod.router.router import RouterSettings
 from dynamod.runtime.statistics import families_of
 
 PREFIX = "dynamo_frontend_"
+OF_FEATURES = {"prefill": "model_remote_prefill", "tiers": "model_peer_fetch"}
+"""How names begin that are there with a feature."""
 PAGE = Path(dynamod.__file__).parents[1] / "docs/reference/metrics.md"
 
 
@@ -61,7 +64,9 @@ async def test_the_list_of_names(house: Any, serve: Any, until: Any) -> None:
             found = await families(house, url, session)
     assert {name for name, one in found.items() if one.type == "unknown"} == set()
     conditional = {"model_local_prefill"}
-    assert set(found) == listed() - conditional
+    on = {one.name for one in enabled()}
+    off = {name for name in listed() for feature, start in OF_FEATURES.items() if feature not in on and start in name}
+    assert set(found) == listed() - conditional - off
     assert value(found["tokenize_seconds"], "_count") == 2, "ids are not tokenised"
     assert value(found["template_seconds"], "_count") == 2, "completions have no template"
     latency = found["tokenizer_latency_ms"]
