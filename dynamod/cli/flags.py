@@ -116,7 +116,7 @@ def parser() -> Parser:
     most = "in=http: models are loaded when they are asked for, and at most N at once"
     add("--max-models", type=int, metavar="N", help=most)
     add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
-    add("--resume", action="store_true", help="in=batch: goes on behind the answers that are there")
+    add("--resume", action="store_true", help="in=batch: continue after the answers that an earlier run wrote")
     add("--overwrite", action="store_true", help="in=batch: starts anew where answers are there")
     add("--dry-run", action="store_true", help="print the settings of the graph and exit")
     shells = "print the script that completes words in bash, zsh or fish"
@@ -130,7 +130,7 @@ def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Seq
     add("--model-path", *path, metavar="PATH", help="the model, as a flag")
     add("--model-name", *name, metavar="NAME", help="name that clients use (default: from the model's path)")
     add("--model-config", metavar="PATH", help="folder with tokenizer and template, for a GGUF without them")
-    template = "file with a chat template, or the template itself, in place of the model's own"
+    template = "file with a chat template, or the template itself; replaces the model's template"
     add("--chat-template", "--chat-template-file", metavar="FILE", help=template)
     add("--context-length", type=int, metavar="N", help="reduce the model's context to N tokens")
     add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")

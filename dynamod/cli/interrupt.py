@@ -64,7 +64,7 @@ def on_signals(end: Callable[[str], None], hangup: Callable[[], None], *, servic
 
 
 async def reloads(hangup: asyncio.Event, reload: Callable[[], Awaitable[None]], log: logging.Logger) -> None:
-    """One reload after the other, for ever; a SIGHUP during one leads to another."""
+    """One reload after the other, until cancelled; a SIGHUP during a reload leads to another reload."""
     while True:
         await hangup.wait()
         hangup.clear()

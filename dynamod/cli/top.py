@@ -98,7 +98,7 @@ class _Live:
         self._live.refresh()
 
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In its thread: a look every interval, for ever. Trouble passes when there is another daemon."""
+        """In its thread: a look every interval, without an end. Trouble passes when there is another daemon."""
         due = time.monotonic()
         while True:
             due = max(due + self._interval, time.monotonic())

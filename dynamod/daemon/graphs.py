@@ -89,7 +89,7 @@ class Graphs:
         return runner
 
     async def stop(self, name: str, grace: float | None = None) -> None:
-        """End a graph for good. `grace`: seconds that open answers get to finish, in place of the graph's own."""
+        """End a graph for good. `grace`: seconds that open answers get to finish; None: the graph's own setting."""
         graph = self.running.get(name) or self.files[name]
         await graph.stop(grace)
         if self.running.get(name) is graph:

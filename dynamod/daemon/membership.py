@@ -15,7 +15,7 @@ from .names import watch_namesakes
 log = logging.getLogger("dynamod.daemon")
 
 ALWAYS = Policy(intensity=2**31)
-"""Of the bridge to etcd: it is started again for ever, and the node goes on without it meanwhile."""
+"""Of the bridge to etcd: it is always started again, and the node works without it meanwhile."""
 
 
 class Membership:

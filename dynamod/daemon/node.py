@@ -39,8 +39,7 @@ REPORT = 0.5
 class Life:
     """Since when the daemon lives (`time.monotonic`), and how it ends.
 
-    `code`: with which it exits. `grace`: seconds that open answers get to finish at the end, in place of those of all
-    graphs.
+    `code`: the exit code. `grace`: seconds that open answers get to finish at the end; replaces the graphs' own.
     """
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from .installed import installed
+from .structs import derived
 
 T = TypeVar("T")
 
@@ -45,10 +46,7 @@ def _merged(model: type[Any], structs: tuple[type[msgspec.Struct], ...]) -> type
         for struct in structs
         for field in msgspec.structs.fields(struct)
     ]
-    name, space = model.__name__, {"__doc__": model.__doc__}
-    return msgspec.defstruct(
-        name, added, bases=(model,), namespace=space, frozen=True, kw_only=True, forbid_unknown_fields=True
-    )
+    return derived(model, added)
 
 
 def options(section: str = "") -> dict[str, Option]:

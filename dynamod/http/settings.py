@@ -75,7 +75,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = 503
     tls_cert_path: str = ""
     tls_key_path: str = ""
-    client_timeout: Annotated[Seconds, Meta(description="seconds a client may read nothing; 0: for ever")] = 300.0
+    client_timeout: Annotated[Seconds, Meta(description="seconds that a client may read nothing; 0: no limit")] = 300.0
     keep_alive: Annotated[Seconds, Meta(description="seconds between SSE comments on a silent stream")] = 0.0
     request_timeout: Annotated[Seconds, Meta(description="seconds for a whole request")] = 0.0
     metrics_prefix: Annotated[str, Meta(description="what names of the original's metrics begin with")] = METRICS_PREFIX

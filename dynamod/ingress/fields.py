@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dynamod.extension.installed import disabled, installed
+from dynamod.extension.structs import derived
 from dynamod.message.openai import NvExt
 
 R = TypeVar("R")
@@ -25,27 +26,13 @@ def extended(kind: type[R]) -> type[R]:
 
 @cache
 def _extended(kind: type[Any], structs: tuple[type[msgspec.Struct], ...]) -> type[Any]:
-    return _derived(kind, [("nvext", _nvext(structs) | None, None)])
+    return derived(kind, [("nvext", _nvext(structs) | None, None)])
 
 
 @cache
 def _nvext(structs: tuple[type[msgspec.Struct], ...]) -> Any:
     fields = (field for struct in structs for field in msgspec.structs.fields(struct))
-    return _derived(NvExt, [(field.name, field.type, None) for field in fields])
-
-
-def _derived(kind: type[Any], fields: list[tuple[str, Any, Any]]) -> type[Any]:
-    config, space = kind.__struct_config__, {"__doc__": kind.__doc__}
-    return msgspec.defstruct(
-        kind.__name__,
-        fields,
-        bases=(kind,),
-        module=kind.__module__,
-        namespace=space,
-        frozen=config.frozen,
-        kw_only=True,
-        forbid_unknown_fields=config.forbid_unknown_fields,
-    )
+    return derived(NvExt, [(field.name, field.type, None) for field in fields])
 
 
 def of_features_off(request: Any) -> Iterator[tuple[str, str]]:

@@ -46,7 +46,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = ""
     model_config: Annotated[str, _about("tokenizer and template from here")] = ""
     chat_template: Annotated[
-        str, _about("file with a chat template, or the template itself, in place of the model's own")
+        str, _about("file with a chat template, or the template itself; replaces the model's template")
     ] = ""
     served_model_name: Annotated[str, _about("name that clients use; default: from the model's path")] = ""
     endpoint: str = "generate"

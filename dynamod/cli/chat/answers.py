@@ -131,7 +131,7 @@ def _wants_more(there: Sequence[Job]) -> bool:
     """Whether the answers that are there stay. Raises UserError without a terminal, or for any other reply."""
     what = ", ".join(str(job.output) for job in there)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UserError(f"there are answers in {what}", "--resume goes on behind them, --overwrite starts anew")
+        raise UserError(f"there are answers in {what}", "--resume continues after them, --overwrite starts again")
     print(f"There are answers in {what}: [r]esume behind them, [o]verwrite? ", end="", file=sys.stderr, flush=True)
     reply = sys.stdin.readline().strip().lower()
     if reply not in ("r", "resume", "o", "overwrite"):

@@ -225,7 +225,7 @@ class EtcdMirror:
         """Compare a snapshot with what we knew; returns the revision from which changes are to be followed.
 
         Foreign keys that are missing stay until `expire`: after a loss of data their owners have to come back too. If
-        history goes on from where we were, it is replayed, and keys that were really deleted go at once.
+        history continues from our revision, it is replayed, and keys that were really deleted go at once.
         """
         before, self.revision = self.revision, revision
         self._snapshot = revision

@@ -59,8 +59,10 @@ class PrefillSettings(msgspec.Struct, frozen=True):
     ] = None
     router_conditional_disagg_config: Annotated[
         ConditionalDisagg | None,
-        Meta(description="policy and bounds in place of the two keys before"),
-        Option("JSON", 'a policy in place of these two: {"policy": "isl_bounding", "eff_isl_threshold": 2048}'),
+        Meta(description="a policy with its bounds; replaces max_local_prefill_length and max_prefill_queue_size"),
+        Option(
+            "JSON", 'a policy; replaces the two limits above: {"policy": "isl_bounding", "eff_isl_threshold": 2048}'
+        ),
     ] = None
 
 

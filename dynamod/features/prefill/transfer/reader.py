@@ -19,7 +19,7 @@ async def read(
 
     `addresses`: of the source, by backend. A backend that cannot be reached is followed by the next one. A source that
     is silent for `stall` seconds while a block is awaited is an error; it shows each second that it waits for the
-    engine itself. Raises TransferError; all blocks before the fault have been given, and `first` goes on behind them.
+    engine itself. Raises TransferError; all blocks before the fault have been given, and `first` continues after them.
     A caller that stops early closes the generator (`aclose`), which ends the connection.
     """
     end = await _connected(addresses, Hello(VERSION, session, layout, first), stall)
