@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -182,24 +181,16 @@ def port_problem(host: str, port: int) -> str:
     return ""
 
 
-def _free_port() -> int:
-    """One that no client is given while the server is down, as the kernel's own choice might be."""
-    port = 0
-    while not port or port_problem("127.0.0.1", port):
-        port = random.randrange(20_000, 30_000)
-    return port
-
-
 def _start(name: str, binary: str, folder: Path, host: str, port: int) -> Server:
     if name == NATS:
         url = f"nats://{host}:{port}"
         arguments = ["-js", "-sd", str(folder / "nats"), "-a", host, "-p", str(port)]
     else:
-        url, peer = f"http://{host}:{port}", f"http://127.0.0.1:{_free_port()}"
+        url, peer = f"http://{host}:{port}", "http://127.0.0.1:2380"  # no peer ever asks for the advertised address
         arguments = [
             *("--name", "dynamod", "--data-dir", str(folder / "etcd"), "--log-level", "warn"),
             *("--listen-client-urls", url, "--advertise-client-urls", url),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--listen-peer-urls", "http://127.0.0.1:0", "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", f"dynamod={peer}"),
         ]
     log = str(folder / f"{name}.log")

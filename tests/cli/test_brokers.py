@@ -108,3 +108,21 @@ def test_servers_that_start_at_the_same_time_do_not_keep_each_other(tmp_path: Pa
     finally:
         for number in range(4):
             infra.down(tmp_path / str(number))
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc/net/tcp")
+def test_the_second_port_of_etcd_is_one_that_the_kernel_gives(folder: Path) -> None:
+    """Found: etcd's port for peers was chosen at random, and was a port that another server was about to use."""
+    ports = {"nats_port": free_port(), "etcd_port": free_port()}
+    etcd = infra.up(folder, **ports)[1]
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    others = _listening(etcd.pid) - {ports["etcd_port"]}
+    assert len(others) == 1
+    assert others.pop() >= first
+
+
+def _listening(pid: int) -> set[int]:
+    """Ports at which a process listens."""
+    sockets = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    fields = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(each[1].split(":")[1], 16) for each in fields if each[3] == "0A" and f"socket:[{each[9]}]" in sockets}
