@@ -1,7 +1,11 @@
 """What holds for all tests."""
 
 import os
+import shutil
 import signal
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,19 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(_number, lambda *_: None)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep bytecode in a folder of this run where Python is told to keep none, as images of containers tell it.
+
+    Each process of this run, and each command that the tests start, would compile the same files again.
+    """
+    if sys.dont_write_bytecode:
+        folder = tempfile.mkdtemp(prefix="dm-pyc-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = folder
+        sys.dont_write_bytecode = False
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Half as many processes again as cores: end-to-end tests wait for other processes most of their time."""
     return max(2, (os.cpu_count() or 1) * 3 // 2) if config.option.numprocesses == "auto" else None
@@ -28,12 +45,23 @@ LONG = ("e2e", "ingress", "real")
 """Folders whose files take longest. They begin first, so that no process waits for one long file at the end."""
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Begin each folder at another place in each process, so that no two compile the same file at the same time."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and report.passed and hasattr(collector.config, "workerinput"):
+        given = collector.config.workerinput
+        begin = len(report.result) * int(given["workerid"].removeprefix("gw")) // given["workercount"]
+        report.result[:] = report.result[begin:] + report.result[:begin]
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long folders first. Processes take whole files, in this order."""
+    """Put the long folders first. Processes take whole files, in this order, which is the same in each process."""
     here = Path(__file__).parent
 
-    def rank(item: pytest.Item) -> int:
+    def rank(item: pytest.Item) -> tuple[int, Path]:
         parts = item.path.relative_to(here).parts if here in item.path.parents else ()  # `tools` may be asked too
-        return min((LONG.index(part) for part in parts if part in LONG), default=len(LONG))
+        return min((LONG.index(part) for part in parts if part in LONG), default=len(LONG)), item.path
 
     items.sort(key=rank)

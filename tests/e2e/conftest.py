@@ -4,9 +4,7 @@ Test modules cannot import this file, so what they need hangs on the machine. Wh
 that it saw running must be gone, its ports free and its folder removable: nothing may be left behind.
 """
 
-import atexit
 import contextlib
-import functools
 import http.client
 import json
 import os
@@ -49,13 +47,6 @@ SLOW = 60.0
 
 T = TypeVar("T")
 C = TypeVar("C", bound=contextlib.AbstractContextManager[Any])
-
-
-@functools.cache
-def _bytecode() -> str:
-    folder = tempfile.mkdtemp(prefix="dm-pyc-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def until(condition: Callable[[], T], seconds: float = SLOW, what: str = "") -> T:
@@ -246,8 +237,6 @@ class Machine:
         )
         clean = {key: value for key, value in os.environ.items() if not dropped.match(key)}
         path = os.pathsep.join([str(ROOT), str(ROOT / "dynamod/compat"), *filter(None, [clean.get("PYTHONPATH")])])
-        if clean.pop("PYTHONDONTWRITEBYTECODE", ""):  # every start would compile all our modules
-            clean["PYTHONPYCACHEPREFIX"] = _bytecode()
         alone = {"DYNAMOD_SOCKET": str(self.socket), "DYNAMOD_CLUSTER": "off"}
         return {**clean, "PYTHONPATH": path, **alone, **self.env, **env}
 

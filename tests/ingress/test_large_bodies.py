@@ -16,14 +16,17 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HI = b'"messages":[{"role":"user","content":"hi"}]'
 SMALL = b"{" + HI + b"}"
 SHAPES = {
-    "unknown keys": (CHAT, b"{" + HI + b"," + b",".join(b'"%d":1' % place for place in range(1_500_000)) + b"}"),
-    "messages": (CHAT, b'{"messages":[' + b'{"role":"user","content":"hi"},' * 600_000 + b"1]}"),
-    "token ids": (COMPLETIONS, b'{"prompt":[' + b"1," * 7_000_000 + b"1]}"),
-    "tools": (CHAT, b"{" + HI + b',"tools":[' + b'{"type":"function"},' * 900_000 + b"1]}"),
-    "one text": (CHAT, b'{"messages":[{"role":"user","content":"' + b"word " * 4_000_000 + b'"}]}'),
-    "nested": (CHAT, b"{" + HI + b',"x":' + b"[" * 20_000_000),
-    "most values": (COMPLETIONS, b'{"prompt":[' + b"1," * 1_990_000 + b"1]}"),
-    "most parts": (CHAT, b"{" + HI + b"," + b",".join(b'"%d":"x"' % place for place in range(60_000)) + b"}"),
+    "unknown keys": lambda: (
+        CHAT,
+        b"{" + HI + b"," + b",".join(b'"%d":1' % place for place in range(1_500_000)) + b"}",
+    ),
+    "messages": lambda: (CHAT, b'{"messages":[' + b'{"role":"user","content":"hi"},' * 600_000 + b"1]}"),
+    "token ids": lambda: (COMPLETIONS, b'{"prompt":[' + b"1," * 7_000_000 + b"1]}"),
+    "tools": lambda: (CHAT, b"{" + HI + b',"tools":[' + b'{"type":"function"},' * 900_000 + b"1]}"),
+    "one text": lambda: (CHAT, b'{"messages":[{"role":"user","content":"' + b"word " * 4_000_000 + b'"}]}'),
+    "nested": lambda: (CHAT, b"{" + HI + b',"x":' + b"[" * 20_000_000),
+    "most values": lambda: (COMPLETIONS, b'{"prompt":[' + b"1," * 1_990_000 + b"1]}"),
+    "most parts": lambda: (CHAT, b"{" + HI + b"," + b",".join(b'"%d":"x"' % place for place in range(60_000)) + b"}"),
 }
 
 
@@ -40,7 +43,7 @@ async def test_the_loop_goes_on_while_a_large_body_is_read(server, backend, conn
             gaps.append(perf_counter() - last)
             last = perf_counter()
 
-    path, body = SHAPES[shape]
+    path, body = SHAPES[shape]()
     client = await connect(server)
     ticking = asyncio.get_running_loop().create_task(tick())
     client.post(path, body)
