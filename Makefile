@@ -2,9 +2,10 @@
 .PHONY: help check format test manual hooks
 help:  ## print this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
-check:  ## format, lint, types, language and unit tests
+check:  ## format, lint, spelling, types, language and unit tests
 	uv run ruff format --check .
 	uv run ruff check .
+	uv run codespell
 	uv run mypy
 	uv run pytest -q tests/test_structure.py tests/test_language.py tests/test_manual.py
 	HYPOTHESIS_PROFILE=quick uv run pytest -q tests/actor tests/control tests/daemon tests/discovery tests/extension tests/graph \

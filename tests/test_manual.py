@@ -1,4 +1,4 @@
-"""The manual: generated pages are up to date, and every page is in the navigation."""
+"""The manual: generated files are up to date, and every page is in the navigation."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools.manual import chart
 from tools.manual.__main__ import FOLDER, PAGES
 
 ROOT = Path(__file__).parents[1]
@@ -39,3 +40,10 @@ def test_links_lead_to_pages() -> None:
         missing = [one for one in targets if not one.startswith("https://") and not (page.parent / one).exists()]
         wrong += [f"{page.relative_to(ROOT)}: {target}" for target in missing]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_chart_reads_the_values_of_the_table() -> None:
+    assert chart.bounds("8.8 to 12.2 µs") == (8.8, 12.2)
+    assert chart.bounds("0.6 s") == (0.6, 0.6)
+    assert chart.bounds("150 MB (+ 73 MB for command and daemon)") == (150, 223)
+    assert [row.what for row in chart.measures(chart.SOURCE.read_text())][:1] == ["ingress CPU per token, 64 streams"]

@@ -128,7 +128,7 @@ def top(
 @app.command(epilog=examples("dynamo logs Worker", "dynamo logs -f agg/Worker", "dynamo logs -n 20"))
 def logs(
     component: Annotated[str, typer.Argument(help="component; default: all", autocompletion=complete.components)] = "",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new lines")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="follow new lines as they come")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many of the last lines")] = 100,
     socket: Socket = None,
     output: Output = Form.TEXT,

@@ -50,7 +50,7 @@ Runs one engine. Words and flags may come in any order.
   out=ENGINE                    {", ".join(_PLAIN[:-1])} or {_PLAIN[-1]} (default {DEFAULT},
                                 for GGUF files llamacpp where it is installed)
   out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
-  out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
+  out=pytok:FILE                the same with token ids in and out; words after -- are its sys.argv
   out=openai:URL                any server that speaks OpenAI's API, for example openai:http://127.0.0.1:8080/v1;
                                 the model is its name there (default: the first that it lists)
   out=auto, out=dyn             the models of workers that are found (with in=http)
@@ -185,7 +185,7 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a list with commas); hidden in ps")
     add("--api-key-file", metavar="FILE", help="file with one key per line; or the variable DYN_API_KEYS")
     add("--client-keys-file", metavar="FILE", help="file of keys with names and limits, read again when it changes")
-    served = "for commands of the original: /v1/messages is always served"
+    served = "no effect; for commands of NVIDIA Dynamo: /v1/messages is always served"
     add("--enable-anthropic-api", action="store_true", help=served)
     _add_settings(add, "frontend")
     ignored = "true: fields of requests that are known and not served are left out and counted (default: refused)"
@@ -297,14 +297,14 @@ def _behind_dashes(flag: str, output: str, model: str) -> str:
         return ""
     example = f"dynamo-run out={name} {model or 'MODEL'} -- {flag}"
     if entry.words:
-        return f"{name}'s own flags stand behind --, as in {example}; "
+        return f"{name}'s own flags stand after --, as in {example}; "
     own: list[str] = []
     with suppress(UserError):  # what knows its flags is not installed
         add_flags(name, lambda *names, **_options: own.extend(names))
     if flag.replace("_", "-") in own:
-        return f"a flag of {name} stands behind --, as in {example}; "
+        return f"a flag of {name} stands after --, as in {example}; "
     if name == "llamacpp":  # people know more of its flags than there are here
-        return f"{flag} is none of the flags of llama.cpp that are served, which stand behind --; "
+        return f"{flag} is none of the flags of llama.cpp that are served, which stand after --; "
     return ""
 
 

@@ -33,7 +33,7 @@ def reload(
 ) -> None:
     """Change a running graph to new settings: only what differs restarts, and streams finish or move first.
 
-    What was given behind `dynamo serve` (like --Frontend.port or --service-name) is to be given again. Without graph
+    What was given after `dynamo serve` (like --Frontend.port or --service-name) is to be given again. Without graph
     and file the daemon reads its own file again, as on SIGHUP.
     """
     from .client import Control

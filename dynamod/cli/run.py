@@ -210,7 +210,7 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     placement.check(engine, lambda name: f"--{name.replace('_', '-')}")
     if arguments.rest and not (file or ENGINES[engine].words or ENGINES[engine].flags):
         raise UserError(
-            f"{engine} takes no words behind --",
+            f"{engine} takes no words after --",
             "pystr:FILE and pytok:FILE find them in sys.argv, others read them as their own flags",
         )
     if ENGINES[engine].model and not arguments.model:

@@ -78,7 +78,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     client_timeout: Annotated[Seconds, Meta(description="seconds that a client may read nothing; 0: no limit")] = 300.0
     keep_alive: Annotated[Seconds, Meta(description="seconds between SSE comments on a silent stream")] = 0.0
     request_timeout: Annotated[Seconds, Meta(description="seconds for a whole request")] = 0.0
-    metrics_prefix: Annotated[str, Meta(description="what names of the original's metrics begin with")] = METRICS_PREFIX
+    metrics_prefix: Annotated[str, Meta(description="what NVIDIA Dynamo's metric names begin with")] = METRICS_PREFIX
     force_include_usage: Annotated[bool, Meta(description="usage at the end of every stream")] = False
     allow_runtime_lora_updating: Annotated[
         bool, Meta(description="clients may load and unload LoRA adapters, from paths below `lora_dir`")
@@ -207,7 +207,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def metrics_prefix(environ: Mapping[str, str] | None = None) -> str:
-    """What names of the original's metrics begin with."""
+    """What NVIDIA Dynamo's metric names begin with."""
     text = (os.environ if environ is None else environ).get("DYN_METRICS_PREFIX")
     return metric_name(text) if text else METRICS_PREFIX
 

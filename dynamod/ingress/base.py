@@ -1,4 +1,4 @@
-"""Between the API and whoever serves models: what an endpoint hands over, and what is called back with the answer.
+"""The interface between the API and the backend that serves models: jobs in, calls of a response sink out.
 
 An endpoint makes a `Job` of each request and a `ResponseSink` for its answer. The backend finds the model, lets the
 endpoint lower the job to engine requests, and sends those. From then on the sink is called directly, from the event
@@ -121,7 +121,7 @@ class Run(Protocol):
 
 
 class Backend(Protocol):
-    """Whoever serves models: the Processor actor, in tests a small one of their own."""
+    """Serves models: the Processor actor, in tests a small class of the test."""
 
     def models(self) -> Mapping[str, ModelCard]:
         """Models that a request may name now: one whose workers are all stuck waits for them."""

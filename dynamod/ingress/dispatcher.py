@@ -50,7 +50,7 @@ class ModelServed:
 
 @dataclass(frozen=True, slots=True)
 class ModelGone:
-    """Nobody serves the model any more."""
+    """The last worker of the model has left."""
 
     model: str
 
@@ -138,7 +138,7 @@ class Dispatcher(Actor):
         self.close()
 
     def close(self) -> None:
-        """End all subscriptions, and follow nobody any more."""
+        """End all subscriptions, and follow no worker any more."""
         self._closed = True
         self._subscriptions.close()
 
@@ -208,7 +208,7 @@ class Dispatcher(Actor):
     # Placing.
 
     def place(self, key: Key, message: Acquire) -> Placement | None:
-        """Decide, and count the request as load there. None when nobody can take it now.
+        """Decide, and count the request as load there. None when no worker can take it now.
 
         Raises Internal: a bug in the decision is the error of this request, and of no other.
         """
@@ -287,7 +287,10 @@ class Dispatcher(Actor):
         insort(self._queues.setdefault(key, []), Waiting((-message.priority, next(self._arrivals)), message, turn))
 
     def _serve_queue(self, key: Key) -> None:
-        """Place those who wait, in their order. Who is choosy may wait although others behind it are placed."""
+        """Place the waiting requests in their order.
+
+        A request that accepts few workers may wait while later requests are placed.
+        """
         queue = self._queues.get(key)
         if not queue:
             return
@@ -348,7 +351,7 @@ class Dispatcher(Actor):
             self._loop.call_soon(self.follow)
 
     def follow(self) -> None:
-        """Look again at which workers there are, and subscribe to those that are new or have changed."""
+        """Read the set of workers again, and subscribe to new and changed workers."""
         self._follow_due = False
         for key, group in self._groups.items() if not self._closed else ():
             instances = self.serving(key).instances

@@ -1,4 +1,4 @@
-"""The requests in flight of an ingress process: how they begin, and who looks after them until they end."""
+"""The requests in flight of an ingress process: how they begin, and the tasks that own them until their end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
@@ -31,7 +31,7 @@ from .parts import ProcessorParts
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 
 Told = Callable[[int], None] | None
-"""What gets the instance id of a worker; None: nobody wants to know."""
+"""Called with the instance id of a worker; None: no caller needs the id."""
 
 TOGETHER = 32
 """Choices of a request that begin in one turn of the event loop: its 2,048 would keep other streams waiting."""

@@ -34,7 +34,7 @@ _ANY_TOKEN = 2**31
 _COPIES = 128_000_000
 """Bytes that the choices of one request may have together, each of which takes the whole body to a text engine."""
 _INT64 = 2**63
-_WORDS = {BEHIND: "stands behind reasoning", LATER_TAGS: "is a structural tag with such parts"}
+_WORDS = {BEHIND: "stands after reasoning", LATER_TAGS: "is a structural tag with such parts"}
 _Request = TypeVar("_Request", Generate, Chat, Embed)
 
 

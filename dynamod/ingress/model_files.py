@@ -28,7 +28,7 @@ AGAIN = 0.5
 MOST = 60.0
 """Seconds until all are asked again: at first, and at most. A worker that comes meanwhile is asked at once."""
 LOOK = 0.1
-"""Seconds between looks at who has come."""
+"""Seconds between looks for new workers."""
 
 Serving = Callable[[], Sequence[Instance]]
 
@@ -43,8 +43,8 @@ class ModelFiles:
     async def find(self, card: ModelCard, serving: Serving, wanted: Callable[[], bool]) -> ModelCard | None:
         """The card with paths that can be read here. Goes on for as long as `wanted()`; then None.
 
-        `serving()`: who serves the model now. A card without a checksum comes back as it is: nothing could show
-        whether other files are the right ones.
+        `serving()`: the instances that serve the model now. A card without a checksum is returned unchanged: without a
+        checksum no file can be verified.
         """
         if not verifiable(card) or await asyncio.to_thread(is_here, card):
             return card
@@ -62,7 +62,7 @@ class ModelFiles:
                 why = "; ".join(sorted({failures[instance.instance_id] for instance in instances}))
                 log.error(
                     "cannot serve model %s: it is not at %s on this machine, and no worker has sent its files (%s); "
-                    "going on asking",
+                    "workers are asked again",
                     *(card.name, card.config_path or card.path or "any path", why),
                 )
             await self._pause(pause, {instance.instance_id for instance in instances}, serving, wanted)

@@ -99,7 +99,7 @@ def _store(files: Mapping[str, bytes], folder: Path, card: ModelCard) -> Path:
 
 
 def _mend(entry: Path, part: Path) -> None:
-    """Replace one file after the other, so that who reads them meanwhile never finds one missing."""
+    """Replace one file after the other, so that a concurrent reader never finds a file missing."""
     good = [place.relative_to(part) for place in part.rglob("*") if place.is_file()]
     for name in good:
         (entry / name).parent.mkdir(exist_ok=True)

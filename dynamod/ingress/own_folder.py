@@ -32,8 +32,8 @@ def own_folder(folder: str, setting: str, *below: str) -> Path:
 def check_format(root: Path, setting: str, number: int) -> None:
     """Note in a folder without a note which format its files have: 1, the only one before there were notes.
 
-    `number`: the newest that this release reads. Who raises it migrates older files, and notes it after that. Raises
-    UserError when a newer release has written the files.
+    `number`: the newest that this release reads. A release with a higher number migrates older files, and writes the
+    note afterwards. Raises UserError when a newer release has written the files.
     """
     file = root / FORMAT_FILE
     try:

@@ -58,9 +58,9 @@ def skips_special(request: Common, card: ModelCard) -> bool:
 
 
 class ModelParsers:
-    """The parsers of a model: those that its card names, else those that its chat template shows. None: text stays.
+    """The parsers of a model: the ones named by its card, else the ones that its chat template shows. None: text stays.
 
-    Of a text engine only its worker knows the template. `card`: with the names of those that are used.
+    Only the worker of a text engine knows the template. `card`: the card with the names of the parsers in use.
     """
 
     def __init__(self, card: ModelCard, model: Model | None) -> None:

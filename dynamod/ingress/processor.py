@@ -146,7 +146,7 @@ class Processor(Actor):
         self._loading: dict[str, ModelCard] = {}
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
         self._parsers: dict[str, ModelParsers] = {}
-        self._kept: dict[str, ModelCard] = {}  # of models that can be asked for although nobody serves them
+        self._kept: dict[str, ModelCard] = {}  # of models that can be asked for without a worker
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self._delay = LoopDelay()
         self._cards: dict[str, ModelCard] = {}
@@ -264,7 +264,7 @@ class Processor(Actor):
     # Models.
 
     def keep(self, card: ModelCard) -> None:
-        """Let the model be asked for although nobody serves it; who serves it later may say more of it.
+        """Advertise the model although it has no worker. The card of a later worker may say more of the model.
 
         The adapters that its workers will have, too.
         """
@@ -276,7 +276,7 @@ class Processor(Actor):
         self.askable.look()
 
     def forget(self, name: str) -> None:
-        """Let the model be asked for only while somebody serves it."""
+        """Advertise the model only while it has a worker."""
         below = self._kept.pop(name)
         if self._view.card(name) is None:
             self._model_changed(name, None)

@@ -1,4 +1,4 @@
-"""What routing looks like from outside: rows for /metrics, made when somebody asks."""
+"""Metrics of routing: rows for /metrics, made for each scrape."""
 
 from collections.abc import Iterator
 

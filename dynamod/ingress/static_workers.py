@@ -46,7 +46,10 @@ async def describe(transport: Transport, instance: Instance, timeout: float = 2.
 
 
 class StaticWorkers:
-    """Follows instances that publish no card. `instances()` are those that may be there; `card`: what is known here."""
+    """Follows instances that publish no card.
+
+    `instances()`: the possible instances. `card`: what this process knows of the model.
+    """
 
     def __init__(
         self, view: View, transport: Transport, card: ModelCard, instances: Callable[[], Sequence[Instance]]
@@ -62,7 +65,7 @@ class StaticWorkers:
             await asyncio.sleep(EVERY)
 
     async def look(self) -> None:
-        """Ask each; offer the model of those that answer, take back that of those that do not any more."""
+        """Ask each instance. Offer the models of instances that answer, withdraw the models of the others."""
         instances = {instance.instance_id: instance for instance in self._instances()}
         for number in self._there.keys() - instances.keys():
             self._gone(number)
@@ -93,8 +96,8 @@ class StaticWorkers:
         as_there = msgspec.structs.replace(card, path=here.path, config_path=here.config_path)
         if not await asyncio.to_thread(is_here, as_there):
             log.warning(
-                "the model files of %s are not those that the worker at dyn://%s has: tokenizer and template must be "
-                "the same, or its answers make no sense",
+                "the model files of %s differ from the files of the worker at dyn://%s: tokenizer and template must be "
+                "the same, or the answers make no sense",
                 *(here.path, instance.path),
             )
 

@@ -69,7 +69,7 @@ class EventSubscriptions:
     def look(self) -> None:
         """Open silent subscriptions again: a lost Subscribe or a lost last event breaks nothing by itself.
 
-        Called at least every LOOK seconds. Whoever calls it late has not listened meanwhile, so nobody is judged.
+        Called at least every LOOK seconds. After a late call no subscription is judged: this process has not listened.
         """
         now = self._now()
         since = now - self._looked
@@ -158,7 +158,7 @@ class _Subscription(Sink):
         self.end(why)
 
     def close(self) -> None:
-        """Nobody wants it any more."""
+        """End the subscription: its last user has left."""
         self._over = True
         outbound, self._outbound = self._outbound, None
         if outbound is not None:

@@ -24,7 +24,7 @@ class BlockRegistry:
         self.component = component
         self.load: Load | None = None
         self.stepped: set[Callable[[ForwardPass], None]] = set()
-        self._block_size = 0  # tokens; 0: nobody reports blocks
+        self._block_size = 0  # tokens; 0: no block was reported
         self._names: dict[int, int] = {}  # name -> sequence hash
         self._held: dict[int, int] = {}  # sequence hash -> how many names it has
         self._endpoints: dict[Publish, tuple[str, int]] = {}  # with the endpoint's model and its block size

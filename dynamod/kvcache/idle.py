@@ -1,4 +1,4 @@
-"""How many blocks that nobody uses are worth keeping, where each one makes every step slower."""
+"""How many unused blocks are worth keeping, where each one makes every step slower."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -8,9 +8,9 @@ EARNS = 4
 
 
 class IdleLimit:
-    """`least` and `most`: blocks. More than `least` are kept while those that went are asked for again.
+    """`least` and `most`: blocks. More than `least` are kept while removed blocks are asked for again.
 
-    llama.cpp's attention looks at all cells up to the last one in use, whoever holds them. On a CPU (a model of 100M
+    llama.cpp's attention looks at all cells up to the last one in use, of any sequence. On a CPU (a model of 100M
     parameters) 6,000 idle cells cost 9 % of a step.
     """
 
@@ -32,7 +32,7 @@ class IdleLimit:
         self._unused %= EARNS
 
     def missed(self, names: Sequence[int]) -> None:
-        """A prompt needs these, behind its cached ones. Those that have gone should have been kept."""
+        """A prompt needs these blocks after its cached ones. Removed blocks among them should have been kept."""
         for name in names:
             if name not in self._gone:
                 break

@@ -1,6 +1,6 @@
 """A pool of KV blocks of one device: which are in use, which are cached, which go next.
 
-Blocks are shared: a block in use has a count of the sequences that use it. One that nobody uses any more stays cached
+Blocks are shared: a block in use has a count of the sequences that use it. A block without users stays cached
 until room is needed; the least recently freed goes first, and of one sequence the last block before those it needs.
 """
 
@@ -12,7 +12,7 @@ Block = Hashable
 
 
 class PartialBlock:
-    """A block that is not full yet, or whose content nobody else can have."""
+    """A block that is not full yet, or whose content no other sequence can have."""
 
     __slots__ = ()
 

@@ -140,7 +140,8 @@ def _wordpiece(metadata: Metadata) -> Any:
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    first, last = (_first_of(metadata, keys) for keys in (("bos", "cls"), ("seperator", "eos")))
+    ends = (("bos", "cls"), ("seperator", "eos"))  # codespell:ignore seperator
+    first, last = (_first_of(metadata, keys) for keys in ends)
     around = [(tokens[index], index) for index in (first, last) if index is not None]
     if len(around) == 2:
         single = [around[0][0], "$A", around[1][0]]

@@ -1,4 +1,4 @@
-"""The requests at each worker, as a router knows them: its own, and those that workers publish."""
+"""The requests at each worker, as a router knows them: its own requests, and the loads that workers publish."""
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -37,7 +37,7 @@ class _Worker:
 class ActiveLoad:
     """`start`, `prefill_completed`, `finish` requests under keys of the caller's choice. Unknown keys pass.
 
-    `changed`: workers whose load is another one since somebody emptied it last.
+    `changed`: workers whose load has changed since the set was last emptied.
     """
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ class Bitset:
 
     def __init__(self) -> None:
         self.bit: dict[int, int] = {}
-        self._workers: list[int] = []  # by position; where nobody is, whoever was there last
+        self._workers: list[int] = []  # by position; a free position keeps its last worker
         self._free: list[int] = []
 
     def of(self, worker: int) -> int:
@@ -51,7 +51,7 @@ class Bitset:
 def prefixes(get: Callable[[int, int], int], bits: Bitset, blocks: Iterable[int]) -> dict[int, int]:
     """How many of the first `blocks` each worker has without a gap; workers without the first one are left out.
 
-    `get(block, 0)`: the mask of those that have a block.
+    `get(block, 0)`: the mask of the workers that have a block.
     """
     scores: dict[int, int] = {}
     here: int | None = None

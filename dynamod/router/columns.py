@@ -24,7 +24,7 @@ class Row(NamedTuple):
 class WorkerColumns:
     """`follow` the instances, `refresh` the rows of workers that have changed, read `all` or `without` some.
 
-    `read(worker)` makes a row; `busy` are those who get nothing now. A row is read again only when its worker has
+    `read(worker)` makes a row; `busy`: workers that get no request now. A row is read again only when its worker has
     changed, and the instances are compared only when they are not the tuple of last time, so that a decision among
     thousands costs no more than its arithmetic.
     """
@@ -61,7 +61,7 @@ class WorkerColumns:
         )
 
     def refresh(self, changed: Collection[int]) -> None:
-        """Read the rows of these workers again; others than those that are followed pass."""
+        """Read the rows of these workers again. Workers that are not followed are ignored."""
         for worker in changed:
             place = self.all.place.get(worker)
             if place is not None:

@@ -50,7 +50,8 @@ class Sending(NamedTuple):
     """What a prompt of `blocks` blocks, a fraction, that fills `whole` of them meets at each of some workers.
 
     `overlap`: how many of them are cached there. `active`: blocks in use by other requests and not by this one.
-    `fetched`: how many would be loaded from tiers, `fetch`: their cost in blocks computed; None where nobody has any.
+    `fetched`: how many would be loaded from tiers, `fetch`: their cost in blocks computed; None where no worker has
+    any.
     """
 
     workers: Workers
@@ -72,7 +73,7 @@ def sending(
 ) -> Sending:
     """A prompt sent to some workers. `overlaps`, `shared`: by worker, how many of its blocks are cached, and in use.
 
-    `fetches`: those that would be loaded from tiers.
+    `fetches`: blocks that would be loaded from tiers.
     """
     ids, place, active, overlap = workers.ids, workers.place, workers.active, [0] * len(workers.ids)
     if 2 * len(overlaps) > len(ids):

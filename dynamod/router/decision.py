@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 
 KEPT = 16
-"""Candidates that a decision keeps, and instances that could not take the request: of thousands nobody reads more."""
+"""The most candidates, and the most instances that could not take the request, that a decision keeps."""
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
     """One worker as the router saw it. `overlap`: blocks of the prompt that it had, `fetched`: further ones in tiers.
 
-    `total`: the weighted cost, `terms`: what it is made of (cost.Terms); 0 and None where nobody asked for costs.
+    `total`: the weighted cost, `terms`: what it is made of (cost.Terms); 0 and None for policies without costs.
     """
 
     instance: int

@@ -17,7 +17,8 @@ from .decision import KEPT, Candidate
 from .policies.base import Policy, overload_bound
 from .state import WorkerState
 
-NOBODY: Mapping[int, str] = MappingProxyType({})
+ALL_ABLE: Mapping[int, str] = MappingProxyType({})
+"""No worker is unable to answer."""
 FEW = 100
 """Workers for which it is cheaper to count the blocks in use than to find out whether that matters."""
 
@@ -63,11 +64,11 @@ class Prompt:
 
 
 class Eligible:
-    """All workers but those that were `tried`, those that are busy, and those that are `unable` to answer it, by why
-    they are; one alone where the request must go to that one.
+    """The workers that may take a request: all except `tried`, busy and `unable` workers (the value is the reason); one
+    worker alone where the request must go to that worker.
 
-    `workers`: who is left, perhaps nobody. `overlaps`: by worker, how many blocks of the prompt it has; `fetches`: what
-    it would load from its tiers behind these. `reason`: why only one may take it.
+    `workers`: the remaining workers, possibly none. `overlaps`: by worker, how many blocks of the prompt it has;
+    `fetches`: the blocks after these that it would load from its tiers. `reason`: why only one worker may take it.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Eligible:
         tried: Collection[int],
         policy: Policy,
         state: WorkerState,
-        unable: Mapping[int, str] = NOBODY,
+        unable: Mapping[int, str] = ALL_ABLE,
     ) -> None:
         self._unable = unable
         tried = {*tried, *unable} if unable else tried
@@ -115,7 +116,7 @@ class Eligible:
         return costs
 
     def candidates(self, places: Sequence[int], weights: Mapping[str, float] | None) -> tuple[Candidate, ...]:
-        """Records of the workers at some places, with their costs by these weights; None: nobody asked for costs."""
+        """Records of the workers at some places, with their costs by these weights; None: without costs."""
         whole = len(places) == len(self.workers.ids)
         workers = self.workers if whole else self.workers.at(places)
         ids, requests, overlaps = workers.ids, workers.requests, self.overlaps
@@ -128,7 +129,7 @@ class Eligible:
         return tuple(map(Candidate, ids, found.overlap, requests, costs, terms_of(found), found.fetched or repeat(0)))
 
     def excluded(self) -> tuple[tuple[int, str], ...]:
-        """KEPT at most of those who may not, and why."""
+        """At most KEPT of the excluded workers, each with the reason."""
         if self._only is None and not self._out:
             return ()
         return tuple((worker, self._why(worker)) for worker in islice(self._others(), KEPT))
@@ -142,7 +143,7 @@ class Eligible:
         return max([depth for depth, worker in deeper if worker in self.workers.place], default=most)
 
     def _sent_to(self, workers: Workers, users: Iterable[int]) -> Sending:
-        """`users`: of whom it is counted how many blocks of the prompt they use now."""
+        """`users`: workers whose blocks of the prompt in use are counted."""
         prompt, state = self._prompt, self._state
         shared = state.active.sharing(prompt.blocks, users)
         blocks, whole = prompt.tokens / state.block_size, len(prompt.blocks) + 1

@@ -85,9 +85,9 @@ class Acquire:
 
     `exclude`: instances that have failed it. `waits`: it may wait for its turn when all are busy. `again`: its client
     has seen it begin, so it waits whatever the size of the queue. `alone`: at an instance that takes no other
-    meanwhile; of several the one that has `received` least is the first. `placement` is what was granted: who leaves
-    before the reply has come finds it here. `adapter`: the card of the adapter that it asks for, which not all
-    instances may have; None: the model alone. `untried`: that of the placement. `after`: the decision about the
+    meanwhile; of several the one that has `received` least is the first. `placement` is what was granted: a caller
+    that leaves before the reply has come finds it here. `adapter`: the card of the adapter that it asks for, which not
+    all instances may have; None: the model alone. `untried`: that of the placement. `after`: the decision about the
     instance that answers, of a request for another instance that helps that one.
     """
 
@@ -147,7 +147,7 @@ class DispatcherClient:
         return placement
 
     async def _ask(self, message: Acquire, timeout: float) -> Any:
-        """The reply; what was granted to somebody who has left meanwhile is released."""
+        """The reply. A placement that was granted after the caller has left is released."""
         try:
             return await self.dispatcher.ask(message, timeout=timeout)
         except BaseException as error:
@@ -168,7 +168,7 @@ class DispatcherClient:
         `received`: so much of its answer has come.
         """
         if prompt.instance in exclude:
-            return False  # who asks for one by its id has no other
+            return False  # a request that names its instance accepts no other
         served = self.view.served(card.name, card, pool)
         words = prompt.form_words(received)
         out = exclude if words is None else {*exclude, *self.view.unable(card.base, words)}

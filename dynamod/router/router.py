@@ -17,7 +17,7 @@ from dynamod.message.discovery import Instance
 
 from .cost import applied
 from .decision import KEPT, Candidate, Decision
-from .eligible import NOBODY, Eligible, Prompt
+from .eligible import ALL_ABLE, Eligible, Prompt
 from .policies import policy_class
 from .policies.base import Choice, Question, choose
 from .settings import RouterSettings
@@ -30,7 +30,7 @@ SESSIONS = 10_000
 
 
 class RouterStatistics(msgspec.Struct, frozen=True):
-    """Decisions; prompt blocks, and those that the chosen worker had; locality given away; requests under way."""
+    """Decisions; prompt blocks, and the blocks that the chosen worker had; locality given away; requests under way."""
 
     decisions: int
     blocks: int
@@ -57,7 +57,7 @@ class Router:
     ) -> None:
         self.model, self.block_size, self.settings, self.pool = model, block_size, settings, pool
         self.state = WorkerState(settings, block_size, now)
-        self.workers: set[int] = set()  # those that are there, kept by the dispatcher
+        self.workers: set[int] = set()  # the present workers, kept by the dispatcher
         self._random, self._wall = random, wall
         self._policy = policy_class(settings.mode)()
         self._shadow = policy_class(settings.shadow_mode)() if settings.shadow_mode else None
@@ -72,11 +72,11 @@ class Router:
         prompt: Prompt,
         instances: Sequence[Instance],
         tried: Collection[int] = (),
-        unable: Mapping[int, str] = NOBODY,
+        unable: Mapping[int, str] = ALL_ABLE,
     ) -> Decision | None:
         """The decision for a request among the instances of its model; None when none can take it now.
 
-        `unable`: those that cannot answer it, and why.
+        `unable`: workers that cannot answer the request, with the reason.
 
         Best give the same tuple of instances as long as nothing has changed: then it is not even looked at.
         """

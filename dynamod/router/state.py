@@ -31,7 +31,7 @@ _UNKNOWN = Load(0, 0, 0, 0, 0.0)
 
 
 class WorkerState:
-    """`apply` events of workers, `forget` those that are gone. `now`: monotonic seconds.
+    """`apply` events of workers, `forget` workers that are gone. `now`: monotonic seconds.
 
     `active` also has the requests that were sent from here; the dispatcher's placements start and finish them.
     """

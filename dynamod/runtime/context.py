@@ -187,7 +187,7 @@ class ProcessContext:
         registry.put(key, b"")
         registry.watch(key, lambda _key, _value: back.set())
         if not await comes(back, CATCH_UP):
-            log.warning("the registry did not answer within %g s; going on without", CATCH_UP)
+            log.warning("the registry did not answer within %g s; continuing without", CATCH_UP)
         registry.delete(key)
 
     def static_instance(self, address: Address) -> Instance | None:

@@ -179,7 +179,7 @@ class Connection:
     def _lost(self, why: str) -> None:
         if self._absent == 0.0 and self._welcome.done():
             self._absent = self.loop.time()
-            log.warning("%s; going on with the last known view", why)
+            log.warning("%s; continuing with the last known view", why)
 
     def _take(self, message: FromNode) -> None:
         if isinstance(message, Refused) and not self._welcome.done():

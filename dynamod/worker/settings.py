@@ -37,7 +37,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     engine: Annotated[
         str,
         _about(
-            f"{', '.join(ENGINES)}; behind pystr: and pytok: a FILE, behind openai: a URL; "
+            f"{', '.join(ENGINES)}; after pystr: and pytok: a FILE, after openai: a URL; "
             f"default: {DEFAULT}, for GGUF files llamacpp"
         ),
     ] = ""

@@ -99,10 +99,10 @@ def test_a_model_behind_a_flag_without_a_value(rest: str, model: str, left: str)
 @pytest.mark.parametrize(
     ("words", "says", "hint"),
     [
-        ("out=vllm M --max-num-seqs 8", "unknown flag --max-num-seqs", "vllm's own flags stand behind --"),
-        ("out=sglang M --page-sise=8", "unknown flag --page-sise", "sglang's own flags stand behind --"),
-        ("out=mocker M --num-gpu-blocks 8", "unknown flag --num-gpu-blocks", "a flag of mocker stands behind --"),
-        ("out=mocker M --num_gpu_blocks 8", "unknown flag --num_gpu_blocks", "a flag of mocker stands behind --"),
+        ("out=vllm M --max-num-seqs 8", "unknown flag --max-num-seqs", "vllm's own flags stand after --"),
+        ("out=sglang M --page-sise=8", "unknown flag --page-sise", "sglang's own flags stand after --"),
+        ("out=mocker M --num-gpu-blocks 8", "unknown flag --num-gpu-blocks", "a flag of mocker stands after --"),
+        ("out=mocker M --num_gpu_blocks 8", "unknown flag --num_gpu_blocks", "a flag of mocker stands after --"),
     ],
 )
 def test_flags_of_an_engine_have_their_place(words: str, says: str, hint: str) -> None:
@@ -126,10 +126,10 @@ def test_short_flags_of_llama_cpp() -> None:
     for flag in ("--ctx-size", "--n-gpu-layers", "--threads", "--cache-type-k"):
         with pytest.raises(UserError, match=f"unknown flag {flag}") as refused:
             parse(["in=http", "out=llamacpp", "sample.gguf", flag, "8"])
-        assert "a flag of llamacpp stands behind --" in refused.value.hint
+        assert "a flag of llamacpp stands after --" in refused.value.hint
     with pytest.raises(UserError, match="unknown flag --numa") as refused:
         parse(["in=http", "out=llamacpp", "sample.gguf", "--numa", "distribute"])
-    assert "--numa is none of the flags of llama.cpp that are served, which stand behind --" in refused.value.hint
+    assert "--numa is none of the flags of llama.cpp that are served, which stand after --" in refused.value.hint
 
 
 @pytest.mark.parametrize("out", ["mocker", "auto", "echo_full", "nothing", "dyn://a.b.c"])

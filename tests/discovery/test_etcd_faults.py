@@ -45,7 +45,7 @@ async def test_etcd_that_comes_late(
 
 
 def _alone(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [text for text in caplog.messages if text.endswith("going on with this node alone")]
+    return [text for text in caplog.messages if text.endswith("continuing with this node alone")]
 
 
 async def test_a_node_without_etcd_ends_at_once(unstarted: Any, nodes: Any) -> None:
@@ -68,7 +68,7 @@ async def test_etcd_restarts(
     one.put("v1/changes", b"2", changes)
     new = one.put("v1/new")
     assert len(two.seen) == 3, "the last known view stays"
-    assert "going on with the last known view" in caplog.text
+    assert "continuing with the last known view" in caplog.text
     two.news.clear()
     await etcd.start()
     await eventually(lambda: two.seen == one.seen == {"v1/stays": b"1", "v1/changes": b"2", "v1/new": b"1"})

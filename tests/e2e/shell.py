@@ -1,7 +1,9 @@
 """Commands as documents show them, run one after the other on a machine of a test."""
 
+import json
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 OTHER_VERBS = {"explain", "bench", "doctor", "top", "reload"}
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
 VERBS = {"status", "ps", "logs", "inspect", "restart", "scale", "drain", "stop"}
 
 
@@ -31,8 +34,14 @@ def plain(text: str) -> str:
     return re.sub(r"[-+ ]+", " ", re.sub(r"\d+", "0", text))
 
 
+def content(answer: str) -> str:
+    """The text of a chat answer."""
+    text: str = json.loads(answer)["choices"][0]["message"]["content"]
+    return text
+
+
 class Shell:
-    """Runs the README's commands one after the other, with free ports in place of 8000 and 8080."""
+    """Runs the commands of a document one after the other, with free ports in place of 8000 and 8080."""
 
     def __init__(self, machine: Any, folder: Path) -> None:
         self.machine, self.folder = machine, folder
@@ -69,7 +78,7 @@ class Shell:
                 return str(done.out)
             case ["curl", *_]:
                 return self._curl(words[1:])
-        pytest.fail(f"README.md has a command that this test cannot run: {line}")
+        pytest.fail(f"a command that this test cannot run: {line}")
 
     def _usual_ports(self) -> list[str]:
         """Others, and a daemon is told of them: the usual ones may be in use."""

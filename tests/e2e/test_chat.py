@@ -98,7 +98,7 @@ def test_a_terminal_is_asked_where_answers_are(machine: Any, reply: str, code: i
     output = machine.folder / "p.output.jsonl"
     output.write_text('{"text":"a","response":"from before"}\n')
     batch = Terminal(machine, "in=batch:p.jsonl", "out=echo_full")
-    batch.until(r"There are answers in p.output.jsonl: \[r\]esume behind them, \[o\]verwrite\? ")
+    batch.until(r"There are answers in p.output.jsonl: \[r\]esume after them, \[o\]verwrite\? ")
     batch.type(f"{reply}\r")
     assert batch.end() == code
     responses = [json.loads(line)["response"] for line in output.read_text().splitlines()]

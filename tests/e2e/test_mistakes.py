@@ -115,7 +115,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo run in=http out=openai:http://localhost:{port}/v1", ["url", "{port}", "cmd"]),
     ('dynamo run in=http out=openai:http://localhost/v1 --extra-engine-args {"api-key":1}', ["api-key", "unknown"]),
     ("dynamo run in=http out=mocker sample -- --size 3", ["unknown flag --size", "--num-gpu-blocks"]),
-    ("dynamo run in=http out=echo_core sample -- --size 3", ["echo_core takes no words behind --", "pystr:FILE"]),
+    ("dynamo run in=http out=echo_core sample -- --size 3", ["echo_core takes no words after --", "pystr:FILE"]),
     ("dynamo run in=http", ["needs a model", "dynamo-run in=http out=mistralrs sample"]),
     ("dynamo run out=echo_core sample --hlep", ["--hlep", "did you mean '--help'"]),
     ("dynamo serve -f configs/agg.yaml --prot 3", ["--prot", "did you mean '--port'", "--Service.key=value"]),

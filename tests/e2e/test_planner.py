@@ -306,7 +306,7 @@ def test_zero_when_nobody_starts_a_worker_in_time_or_at_all(machine: Any) -> Non
     machine.run("dynamo", "scale", "Worker", "0", "--force")
     machine.until(lambda: pool(machine)["state"] == "manual", 10, "it has seen it")
     status, message, _ = refusal(machine, url)
-    assert (status, "none is started: somebody else has scaled it" in message) == (503, True), message
+    assert (status, "none is started: its number of workers was changed by hand" in message) == (503, True), message
     plan(machine, action="resume")
     machine.until(lambda: states(machine) == ["Ready"], 20, "it has been needed a short time ago")
     assert machine.chat(url, "hi", max_tokens=2)

@@ -111,7 +111,7 @@ def test_mistakes(machine: Any) -> None:
         "out=pystr:": "needs a file",
         "out=pystr:torn.py": "torn.py:1: ",
         "out=mocker:torn.py": "takes no file",
-        "out=echo_full -- -n 1": "takes no words behind --",
+        "out=echo_full -- -n 1": "takes no words after --",
         "out=echo_full --num-nodes 2": "runs on one node",
         "out=pystr:empty.py": "has no generate",
         "out=pystr:serves.py": "a file that serves by itself: python serves.py",

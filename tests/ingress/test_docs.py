@@ -54,7 +54,7 @@ def test_all_routes_fields_and_errors_are_there(threaded) -> None:
             assert {f"{method.upper()} {path}", operation["summary"], *operation["responses"]} <= texts
     for name, schema in described["components"]["schemas"].items():
         assert {name, *schema.get("properties", {})} <= texts
-    assert "Nobody can take the request now; see Retry-After: " in texts
+    assert "No worker can take the request now; see Retry-After: " in texts
     assert "integer (at least 1, at most 2147483647) or null" in texts
 
 

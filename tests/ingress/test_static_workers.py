@@ -113,5 +113,5 @@ async def test_other_files_are_told_of(caplog: Any) -> None:
         view, Transport(answers(msgspec.structs.replace(THERE, mdc_sum="y"))), HERE, lambda: [INSTANCE]
     )
     await static.look()
-    assert "model files of /here are not those that the worker at dyn://n.c.e has" in caplog.text
+    assert "model files of /here differ from the files of the worker at dyn://n.c.e" in caplog.text
     assert view.card("name") is not None

@@ -50,7 +50,8 @@ def test_metadata_is_what_the_gguf_package_reads(tmp_path: Path) -> None:
 
 
 def test_the_other_byte_order_is_read(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "big.gguf", "llama", endianess=gguf.GGUFEndian.BIG)
+    big = gguf.GGUFEndian.BIG
+    writer = gguf.GGUFWriter(tmp_path / "big.gguf", "llama", endianess=big)  # codespell:ignore endianess
     writer.add_array("ints", [1, 2])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

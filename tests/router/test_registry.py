@@ -26,7 +26,7 @@ def test_the_names_are_known_without_importing_a_policy() -> None:
     assert not {name for name in loaded.split() if name.startswith("dynamod.router.policies.")}
 
 
-@pytest.mark.parametrize("readme", ["README.md", "dynamod/router/README.md"])
-def test_the_readmes_name_all(readme: str) -> None:
-    text = (ROOT / readme).read_text()
+@pytest.mark.parametrize("document", ["docs/explanation/router.md", "dynamod/router/README.md"])
+def test_the_documents_name_all(document: str) -> None:
+    text = (ROOT / document).read_text()
     assert [name for name in NAMES if f"`{name}`" not in text] == []

@@ -1,29 +1,31 @@
-"""`python -m tools.manual`: write the reference pages of the manual; `--check` only compares."""
+"""`python -m tools.manual`: write the generated pages and charts of the manual; `--check` only compares."""
 
 import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import api, commands, config
+from . import api, chart, commands, config
 
-FOLDER = Path(__file__).parents[2] / "docs/reference"
+FOLDER = Path(__file__).parents[2] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
-    "dynamo.md": commands.dynamo,
-    "dynamo-run.md": commands.dynamo_run,
-    "dynamod.md": commands.dynamod,
-    "config.md": config.config,
-    "http.md": api.http,
-    "errors.md": api.errors,
-    "features.md": api.features,
+    "reference/dynamo.md": commands.dynamo,
+    "reference/dynamo-run.md": commands.dynamo_run,
+    "reference/dynamod.md": commands.dynamod,
+    "reference/config.md": config.config,
+    "reference/http.md": api.http,
+    "reference/errors.md": api.errors,
+    "reference/features.md": api.features,
+    "images/beside-dynamo-light.svg": chart.light,
+    "images/beside-dynamo-dark.svg": chart.dark,
 }
-"""The generated pages, by file."""
+"""The generated files, below `docs/`."""
 
 
 def main() -> int:
-    """Returns the exit code: 1 when `--check` finds a page that differs."""
+    """Returns the exit code: 1 when `--check` finds a file that differs."""
     parser = argparse.ArgumentParser(prog="python -m tools.manual", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; name the pages that differ")
+    parser.add_argument("--check", action="store_true", help="write nothing; name the files that differ")
     check = parser.parse_args().check
     stale = []
     for name, make in PAGES.items():
@@ -33,7 +35,7 @@ def main() -> int:
             if not check:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")
-    print("\n".join(stale) if stale else "all pages are up to date")
+    print("\n".join(stale) if stale else "all files are up to date")
     return 1 if stale and check else 0
 
 

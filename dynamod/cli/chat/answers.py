@@ -68,7 +68,7 @@ class Outputs:
                 self._file, self._job = self._stack.enter_context(_goes_on(job)), job
             write_row(self._file, fields)
         except OSError as error:
-            raise UserError(f"{job.output}: {error.strerror}", "--resume goes on where it ended") from None
+            raise UserError(f"{job.output}: {error.strerror}", "--resume continues where it ended") from None
 
 
 def _open(job: Job) -> FileIO:
@@ -132,7 +132,7 @@ def _wants_more(there: Sequence[Job]) -> bool:
     what = ", ".join(str(job.output) for job in there)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UserError(f"there are answers in {what}", "--resume continues after them, --overwrite starts again")
-    print(f"There are answers in {what}: [r]esume behind them, [o]verwrite? ", end="", file=sys.stderr, flush=True)
+    print(f"There are answers in {what}: [r]esume after them, [o]verwrite? ", end="", file=sys.stderr, flush=True)
     reply = sys.stdin.readline().strip().lower()
     if reply not in ("r", "resume", "o", "overwrite"):
         raise UserError("nothing was asked", f"{what} is as it was")

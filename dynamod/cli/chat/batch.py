@@ -63,7 +63,7 @@ class Batch:
                     workers = [self._worker(rest, answers) for _ in range(min(AT_ONCE, self._total))]
                     await asyncio.gather(self._show(), *workers)
             except interrupts.Interrupted:
-                text = f"interrupted: {self._saved} of {self._total} answers are saved; --resume goes on"
+                text = f"interrupted: {self._saved} of {self._total} answers are saved; --resume continues"
                 print(text, file=sys.stderr, flush=True)
                 code = 130
         seconds = time.monotonic() - began

@@ -123,13 +123,13 @@ class EtcdBridge(Actor):
         self._said = True
         alone = "the last known view" if self._known else "this node alone"
         if lost:
-            log.warning("etcd at %s is lost (%s); going on with %s", self._endpoint, self._error, alone)
+            log.warning("etcd at %s is lost (%s); continuing with %s", self._endpoint, self._error, alone)
         elif refused:
-            text = "etcd at %s refuses this node (%s); check ETCD_AUTH_* and the rights of the user; going on with %s"
+            text = "etcd at %s refuses this node (%s); check ETCD_AUTH_* and the rights of the user; continuing with %s"
             log.error(text, self._endpoint, self._error, alone)
         else:
             where = ", ".join(str(endpoint) for endpoint in self._settings.endpoints)
-            log.warning("etcd at %s does not answer (%s); going on with %s", where, self._error, alone)
+            log.warning("etcd at %s does not answer (%s); continuing with %s", where, self._error, alone)
 
     async def _session(self, endpoint: Endpoint) -> EtcdError:
         """One connection, from its beginning to the error that ended it."""

@@ -94,7 +94,7 @@ class Batches(Endpoint):
     errors = (400, 401, 404)
     query: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "limit": {"type": "integer", "minimum": 1, "maximum": LONGEST_PAGE, "default": PAGE},
-        "after": {"type": "string", "description": "Only batches behind the one with this id"},
+        "after": {"type": "string", "description": "Only batches after the one with this id"},
     }
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:

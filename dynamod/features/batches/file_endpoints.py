@@ -152,7 +152,7 @@ class Files(Endpoint):
         "purpose": {"enum": ["batch", "batch_output"]},
         "limit": {"type": "integer", "minimum": 1, "maximum": MOST, "default": MOST},
         "order": {"enum": ["asc", "desc"], "default": "desc"},
-        "after": {"type": "string", "description": "Only files behind the one with this id"},
+        "after": {"type": "string", "description": "Only files after the one with this id"},
     }
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:

@@ -53,7 +53,7 @@ class OnDemandComponent(ProcessorComponent):
                 while not self._on_demand.keys() <= self.cards.keys():  # noqa: ASYNC110 - read in threads
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            log.warning("not all models could be read within %g s; going on without", CATCH_UP)
+            log.warning("not all models could be read within %g s; continuing without", CATCH_UP)
         context = self._ctx.process_context
         await self._keepers.join(context)
         ref = self.context.child("models", self._keeper)

@@ -85,7 +85,7 @@ class LoadingRun:
             self._sink.fail(Overloaded("the processor is ending", retry_after=1.0))
             raise
         except Exception:
-            log.exception("a request failed behind the load of its model")
+            log.exception("a request failed after the load of its model")
             self._sink.fail(Internal("internal error; the log has it"))
         finally:
             self._timer.cancel()

@@ -67,7 +67,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(
             ge=0,
             description="seconds that a request waits while loaded models stay busy; then new requests for one "
-            "of them wait behind it",
+            "of them wait for it",
         ),
     ] = 5.0
 

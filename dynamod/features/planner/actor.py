@@ -176,7 +176,7 @@ class PlannerComponent(Actor):
                     pool.look(now, states[name])
                 self._orders.follow(pool)
                 if not calm:
-                    pool.reconciler.settled()  # a node may have begun anew: nobody has scaled it by hand
+                    pool.reconciler.settled()  # a node may have begun anew: the pool was not scaled by hand
             self._park()
             if active != (active := self._nodes.active):
                 log.info("this planner decides from now on" if active else "the planner of another node decides")

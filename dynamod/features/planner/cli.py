@@ -45,7 +45,7 @@ def pause(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) ->
 
 @app.command(epilog=_EXAMPLES)
 def resume(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
-    """Go on behind a pause, behind `dynamo scale`, or when workers have failed too often to be started again."""
+    """Continue after a pause, after `dynamo scale`, or when workers have failed too often to be started again."""
     _plan(socket, output, pool, action="resume")
 
 

@@ -1,4 +1,4 @@
-"""Who runs the processes of pools: the daemon, an outside program that is told by etcd, or Kubernetes."""
+"""What runs the processes of pools: the daemon, an outside program that is told by etcd, or Kubernetes."""
 
 import asyncio
 import logging
@@ -92,7 +92,7 @@ class Virtual:
         self._confirmed.set()
 
     async def pool(self, component: str, ready: Collection[int]) -> Pool | None:
-        """Those that are there, and those that it has confirmed and that are not there yet."""
+        """The ready workers, and the workers that the outside program has confirmed and that are not ready yet."""
         return _pool(ready, self._wanted.get(component, len(ready)))
 
     async def scale(self, component: str, order: Order) -> None:
@@ -124,7 +124,7 @@ class Kubernetes:
         self._namespace = namespace or _read("namespace") or "default"
 
     async def pool(self, component: str, ready: Collection[int]) -> Pool | None:
-        """Those that are ready for us, and those that the deployment has or will have beside them."""
+        """The ready workers, and the further replicas that the deployment has or will have."""
         found = await self._ask("GET", component)
         return _pool(ready, int(found.get("spec", {}).get("replicas", 0)))
 
@@ -133,7 +133,7 @@ class Kubernetes:
         await self._ask("PATCH", component, {"spec": {"replicas": order.replicas}})
 
     async def _ask(self, method: str, component: str, body: Any = None) -> dict[str, Any]:
-        import aiohttp  # nobody else in this process needs it
+        import aiohttp  # no other module of this process needs it
 
         name = self._deployments.get(component, component.lower())
         url = f"{self._url}/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}/scale"

@@ -58,7 +58,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 class Controller:
     """`kind`: of the workers.
 
-    `startup`: seconds that they take to start, as far as is known; whoever measures it sets it.
+    `startup`: seconds that they take to start, as far as is known; set by the code that measures it.
     """
 
     def __init__(self, settings: PlannerSettings, kind: str = "") -> None:
@@ -67,7 +67,7 @@ class Controller:
         self._times = StepTimes()
         self._arrivals = Arrivals(settings.adjustment_interval)
         self._needs: deque[tuple[float, int]] = deque()
-        self._needed_at: float | None = None  # when somebody needed the pool the last time
+        self._needed_at: float | None = None  # when a request last needed the pool
 
     def tick(self, seen: Observation) -> Tick:
         """Decide."""
@@ -127,7 +127,7 @@ class Controller:
     def _keep(self, now: float, need: int) -> tuple[int, int]:
         """The most that was needed lately: workers that would have to be started again soon are not given up.
 
-        Then that of the last `window`: for who would come back as soon as it went.
+        The second value is the most of the last `window`: workers that would be started again at once.
         """
         hold, window = self._hold, self.settings.window
         self._needs.append((now, need))
@@ -138,12 +138,12 @@ class Controller:
 
     @property
     def _hold(self) -> float:
-        """Seconds for which workers are kept that were needed: who starts slowly is not given up fast."""
+        """Seconds for which a worker is kept after it was needed: longer for workers that start slowly."""
         hold, window, startup = self.settings.hold, self.settings.window, self.startup
         return max(startup, (window + startup) / 2) if hold is None else hold
 
     def _idle(self, now: float) -> bool:
-        """Whether nobody needs the pool, nor has lately, so that it may have no workers."""
+        """Whether no request needs the pool, now or lately, so that it may have no workers."""
         since = self._needed_at if self._needed_at is not None else now
         return not self.settings.min_endpoint and now - since >= max(self._hold, self.settings.window)
 

@@ -70,7 +70,7 @@ class PlannerNodes:
         return {one.node: one.pools[component] for one in self._records() if component in one.pools}
 
     def _records(self) -> list[PlannerRecord]:
-        """By age: who came last on a node tells what is there. The record of one that has died stays for a while."""
+        """By age: the newest planner of a node tells its state. The record of a dead planner stays for a while."""
         return [*sorted(self._others.values(), key=lambda one: one.since), self._mine]
 
     def tell(self, pools: Mapping[str, Pool] | None, done: Mapping[str, int] | None = None) -> None:
@@ -114,7 +114,7 @@ class PlannerNodes:
         self._follow(self._mine)
 
     def hold(self, held: Mapping[str, str]) -> None:
-        """Let those who take over know why we change nothing, by component."""
+        """Publish why this planner changes nothing, by component, for the planner that takes over."""
         self._mine = msgspec.structs.replace(self._mine, held=dict(held))
         self._put()
 
@@ -124,7 +124,7 @@ class PlannerNodes:
         return max(found, key=lambda one: one.at, default=PoolControl())
 
     def instruct(self, component: str, control: PoolControl) -> None:
-        """Let all planners know what was asked; each keeps it for those that come later."""
+        """Publish an instruction to all planners. Each planner keeps it for planners that start later."""
         self._mine = msgspec.structs.replace(self._mine, control={**self._mine.control, component: control})
         self._put()
 

@@ -17,8 +17,8 @@ class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What a ready worker has to do, in tokens. `steps`: some of those since the last tick.
 
     `requests`: that are open there. `queued_prompts`: prompts of which nothing is computed yet. `queued_prefill`: their
-    tokens. `running_prefill`: what is left of those that have begun. `context`: KV cache in use, of `capacity`; both 0
-    where nobody knows.
+    tokens. `running_prefill`: what is left of prompts that have begun. `context`: KV cache in use, of `capacity`;
+    both 0 where they are unknown.
     """
 
     requests: int = 0
@@ -55,7 +55,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """Whether anybody needs the pool now."""
+        """Whether a request needs the pool now."""
         return self.wanted or bool(self.arrived) or any(one.requests for one in self.ready)
 
     @property

@@ -1,4 +1,4 @@
-"""Models of pools that may have no workers: clients know them all the same, and somebody has to know who waits."""
+"""Models of pools that may have no workers: clients still see these models, and their waiting requests are counted."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger("dynamod.planner")
 PROBLEMS: dict[Refusal, str] = {
     "disabled": "its planner only advises",
     "paused": "its planner is paused",
-    "manual": "somebody else has scaled it; `dynamo planner resume` goes on",
+    "manual": "its number of workers was changed by hand; see `dynamo planner resume`",
     "workers_fail": "its workers do not become ready",
     "no_devices": "no GPU is free for it, or no memory",
     "cluster_lost": "this node has lost its cluster",

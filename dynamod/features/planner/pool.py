@@ -65,7 +65,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _failed(pool: Pool, change: Change) -> int:
-    """How many of those that leave are given up: nobody expects them to be ready."""
+    """How many of the leaving workers are in state Fatal, so that they are not expected to become ready."""
     fatal = [one for one in pool.replicas if one.state == "Fatal"]
     return sum(one.replica in (change.guests if one.guest else change.leave) for one in fatal)
 

@@ -36,8 +36,8 @@ Held = Literal["", "paused", "manual"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node is to run: so many processes. `leave`: those that go first, by number; `guests`: those of another
-    component. `switch`: nothing else, but that these have `role` from then on.
+    """What a node is to run: a number of processes. `leave`: processes that go first, by number; `guests`: processes of
+    another component. `switch`: the same processes, with `role` from then on.
     """
 
     replicas: int
@@ -65,7 +65,7 @@ def starting(pools: Pools, ready: Collection[int]) -> int:
 
 
 class Reconciler:
-    """`paused`, `manual`: nothing is changed until `resume`; the second when somebody else changed the number."""
+    """`paused`, `manual`: nothing is changed until `resume`; `manual` after the number was changed by hand."""
 
     def __init__(self, settings: PlannerSettings) -> None:
         self.settings = settings
@@ -78,7 +78,7 @@ class Reconciler:
 
     @property
     def held(self) -> Held:
-        """Why nothing is changed, because somebody wants it so."""
+        """Why nothing is changed on purpose; empty when the planner decides."""
         return "paused" if self.paused else "manual" if self.manual else ""
 
     def take_over(self, held: str) -> None:
@@ -157,14 +157,14 @@ class Reconciler:
         return self.held
 
     def _drop(self, now: float, pools: Pools) -> Action:
-        """Give up those that did not become ready; others are started in their place after a while."""
+        """Give up processes that did not become ready; other processes are started instead after a while."""
         self.failures += 1
         self._retry = now + min(LONGEST, BACKOFF * 2 ** (self.failures - 1))
         leave = [(node, one) for node, pool in pools.items() for one in pool.replicas if one.state == "Fatal"]
         return self._leave(pools, leave, "workers_fail")
 
     def _more(self, now: float, more: int, pools: Pools) -> Action:
-        """Each on the node that has room for most of them; where nobody counts, on the one that has fewest."""
+        """Each process goes to the node with room for most; without counts, to the node with the fewest processes."""
         if now < self._retry or self.failures >= ATTEMPTS:
             return Action(refused="workers_fail")
         added: Counter[str] = Counter()
@@ -183,7 +183,7 @@ class Reconciler:
         return self._act(changes, refused)
 
     def _less(self, fewer: int, pools: Pools, loads: Mapping[int, WorkerLoad]) -> Action:
-        """Those that are not ready go first, then those with the fewest KV tokens."""
+        """Processes that are not ready go first, then the processes with the fewest KV tokens."""
         there = [(node, one) for node, pool in pools.items() for one in pool.replicas if one.state != "Draining"]
         there.sort(key=lambda one: (one[1].lease in loads, tokens(loads.get(one[1].lease)), -one[1].replica))
         return self._leave(pools, there[:fewer])

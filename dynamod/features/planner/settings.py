@@ -37,8 +37,8 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     `max_gpu_budget`: GPUs of the workers of all pools together; a worker without GPUs counts as one. `max_memory`:
     resident bytes of the workers of all pools on a node, or like 48GiB.
     `metric_pulling_interval`: seconds between two looks at the processes of a pool. `prefill_`, `decode_min_endpoint`:
-    in place of `min_endpoint`, for that pool; with 0 a pool that nobody needs for `hold` has no workers, and gets one
-    when a request waits. `environment`: who runs the processes: the daemon; an outside program, by
+    instead of `min_endpoint`, for that pool; with 0 a pool without requests for `hold` has no workers, and gets one
+    when a request waits. `environment`: what runs the processes: the daemon; an outside program, by
     keys in etcd; Kubernetes, in a pod without further settings. `kubernetes_deployments`: names by component; without
     one, the component in small letters. `role_switch`: a worker may change between prefill and decode, where that is as
     good as a start.

@@ -129,7 +129,7 @@ def conversations(
     block_size: Annotated[int, typer.Option("--block-size", min=1)] = 64,
     seed: Annotated[int, typer.Option("--seed")] = 0,
 ) -> None:
-    """Make a workload of users that talk over several turns behind shared system prompts."""
+    """Make a workload of users that talk over several turns with shared system prompts."""
     from .trace import Conversations, make_conversations, write_trace
 
     plan = Conversations(users, turns, system_prompts, system_tokens, rate=rate, block_size=block_size)

@@ -98,7 +98,7 @@ class Responses(InputEndpoint):
     """Answers with a response."""
 
     path = "/v1/responses"
-    summary = "Answer an input, or go on from an earlier response"
+    summary = "Answer an input, or continue an earlier response"
     response = ResponseObject
     streams = True
     errors = EngineEndpoint.errors

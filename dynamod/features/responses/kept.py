@@ -64,12 +64,12 @@ class InputItems(OneResponse):
 
     path = "/v1/responses/{id}/input_items"
     suffix = "/input_items"
-    summary = "What a response was the answer to, with what it went on from"
+    summary = "The input of a response, with the input of the responses that it continues"
     response = ItemList
     query: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "limit": {"type": "integer", "minimum": 1, "maximum": LONGEST_PAGE, "default": PAGE},
         "order": {"enum": ["asc", "desc"], "default": "desc"},
-        "after": {"type": "string", "description": "Only items behind the one with this id"},
+        "after": {"type": "string", "description": "Only items after the one with this id"},
     }
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:

@@ -12,7 +12,7 @@ class ResponsesSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where responses are kept."""
 
     responses_store_mb: Annotated[
-        float, Meta(ge=0, description="memory (or disk) for responses that clients go on from; 0: none are kept")
+        float, Meta(ge=0, description="memory (or disk) for responses that clients continue; 0: none are kept")
     ] = 64.0
     responses_dir: Annotated[
         str,

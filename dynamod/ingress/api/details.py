@@ -1,4 +1,4 @@
-"""What an answer says of itself beside its text: tokens from caches and of reasoning, how long it took, who made it."""
+"""What an answer contains beside its text: cached and reasoning tokens, times, and the worker that made it."""
 
 import time
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ class Details:
 
     @property
     def reasoning_tokens(self) -> int | None:
-        """Tokens that are reasoning; None where nobody looks for it, or before the end."""
+        """Tokens that are reasoning; None without a reasoning parser, or before the end."""
         return sum(self._reasoning.values()) if self._reasoning else None
 
     def metrics(self, first: float | None, last: float, tokens: int, gaps: int) -> RequestMetrics:

@@ -197,7 +197,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
         context_length: int = 0,
         ignored: list[str] | None = None,
     ) -> tuple[R, int]:
-        """The request of a body, and how many fields nobody knows. Raises BadRequest.
+        """The request of a body, and the number of unknown fields. Raises BadRequest.
 
         `context_length`: the longest of the models that are served. `ignored`: gets the paths of fields that are not
         served, and are left out then. Safe in a thread.

@@ -81,7 +81,7 @@ class Generation(EngineEndpoint[G]):
             yield from unserved_by(request, card)
 
     def check(self, request: G) -> None:
-        """Fields against each other, and those that would change the answer but are not served."""
+        """Check that fields fit each other, and refuse fields that would change the answer but are not served."""
         for path, why in self.unserved_in(request):
             raise unsupported(path, why)
         limit, name = request.token_limit

@@ -26,7 +26,7 @@ _ERRORS = {
     422: "Requests like this one have crashed workers",
     500: "A mistake of the server",
     502: "The engine failed",
-    503: "Nobody can take the request now; see Retry-After",
+    503: "No worker can take the request now; see Retry-After",
     507: "There is no room to keep more",
     504: "A clock of the request passed",
 }
@@ -110,7 +110,7 @@ def _server_paths() -> dict[str, Any]:
         }
 
     return {
-        "/health": get("Whether anybody can do work", _json("Health"), "503"),
+        "/health": get("Whether a model can be asked", _json("Health"), "503"),
         "/health/progress": get("What each worker does, and the age of its last progress", _json("Progress"), "503"),
         "/live": get("Whether the process answers", _json("Live")),
         "/openapi.json": get("This document", {"application/json": {"schema": {"type": "object"}}}),

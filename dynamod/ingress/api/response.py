@@ -22,7 +22,7 @@ FinishReason = Annotated[str, msgspec.Meta(description="stop, length, tool_calls
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
-    """Of the tokens of the prompts: those that the engine had in its cache and did not compute again."""
+    """Details of prompt tokens. `cached_tokens`: tokens that the engine had in its cache and did not compute."""
 
     cached_tokens: int
 
@@ -34,7 +34,7 @@ class CompletionDetails(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """OpenAI's usage object. Details that nobody knows are not there."""
+    """OpenAI's usage object. Details that no worker reported are left out."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -84,7 +84,7 @@ class ResponseWriter(ResponseSink, ABC):
         self._prompt_tokens: dict[int, int] = {}  # as engines said at the end, by prompt
         self.prompt_ids: Sequence[Sequence[int]] = ()
         self.answer_ids: Sequence[Sequence[int]] = ()
-        self.changed = asyncio.Event()  # set when whoever waits has something to do
+        self.changed = asyncio.Event()  # set when the waiting response has something to do
 
     @abstractmethod
     async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
@@ -120,7 +120,7 @@ class ResponseWriter(ResponseSink, ABC):
                     choice.held.append(self._echo[choice.index // self._samples])
 
     def echoed(self, texts: Sequence[str]) -> None:
-        """As those that a request says as texts."""
+        """The texts of the prompts, one per prompt, for a request that asks for its prompts in the answer."""
         self._echo = texts
 
     def recorded(self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> None:
@@ -202,7 +202,7 @@ class ResponseWriter(ResponseSink, ABC):
             self.close()
 
     def close(self) -> None:
-        """Take nothing more and wake whoever waits for the end."""
+        """Take nothing more and wake the tasks that wait for the end."""
         self.open = False
         self.changed.set()
 

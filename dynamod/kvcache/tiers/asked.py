@@ -1,10 +1,10 @@
-"""Which blocks were asked for how often: a block that nobody asks for again is not worth a copy."""
+"""Counts how often blocks were asked for: a block that was asked for once is not worth a copy."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
 MOST = 100_000
-"""Blocks that are remembered, about 100 bytes each; those that nobody has asked for longest are forgotten."""
+"""Blocks that are remembered, about 100 bytes each; the least recently asked ones are forgotten."""
 
 
 class Asked:

@@ -47,7 +47,7 @@ class DiskLevel(Level):
         return name in self._sizes and self._loop.time() >= self._resting
 
     def gave_up(self) -> None:
-        """Somebody has not waited any longer: others need not wait at all."""
+        """A request has stopped waiting for a block: other requests need not wait for the disk for PAUSE seconds."""
         super().gave_up()
         self._resting = self._loop.time() + PAUSE
 

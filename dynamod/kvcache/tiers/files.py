@@ -1,8 +1,8 @@
 """KV blocks as files of one worker, in a folder for one layout. Blocks the caller, and knows no bound.
 
 `FOLDER/LAYOUT.N/HH/NAME.kv`: the layout's digest, the number of the worker that has the folder, the block's sequence
-hash. A file says all that again, and ends with a checksum of everything before it. So a file that is damaged, was cut,
-was put there by somebody else or moved from another place is not taken for a block.
+hash. A file says all that again, and ends with a checksum of everything before it. So a file that is damaged,
+was cut, came from another program or was moved from another place is not taken for a block.
 """
 
 import fcntl
@@ -68,7 +68,7 @@ class BlockFiles:
         return [(name, size) for _, name, size in sorted(found)]
 
     def write(self, name: int, data: bytes) -> None:
-        """Write a block: whoever reads sees all of it or nothing. Raises OSError."""
+        """Write a block: a concurrent reader sees all of it or nothing. Raises OSError."""
         path = self._path(name)
         part = path.with_suffix(_PART)
         head = _HEAD.pack(_MAGIC, self._digest, name, len(data))
@@ -134,7 +134,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def lock(path: Path) -> int | None:
-    """Lock the folder of a worker: a handle to close, None when somebody has it, or has just removed it.
+    """Lock the folder of a worker: a handle to close, None when another process has locked or just removed the folder.
 
     Raises OSError, for a folder that others may write to as well.
     """

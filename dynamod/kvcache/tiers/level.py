@@ -52,7 +52,7 @@ class Level:
         return name in self._sizes
 
     def gave_up(self) -> None:
-        """Somebody has not waited for a block any longer."""
+        """A request has stopped waiting for a block."""
         self.late += 1
 
     def touch(self, names: Iterable[int]) -> None:

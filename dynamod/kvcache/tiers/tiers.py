@@ -17,7 +17,7 @@ AHEAD = 16
 class Tiers:
     """`levels`: the fastest first. A block is copied to all of them once it was asked for `enough` times.
 
-    It stays in the device then: nobody has to wait for a copy when the device needs its room.
+    The block stays in the device then: no request has to wait for a copy when the device needs its room.
     """
 
     def __init__(self, levels: Sequence[Level], enough: int = 2) -> None:

@@ -14,7 +14,7 @@ from .files import LOCK, block_files, lock
 log = logging.getLogger("dynamod.kvcache")
 
 UNUSED = 7 * 86400.0
-"""Seconds after which blocks that nobody has used are removed with their folder."""
+"""Seconds without use after which blocks are removed with their folder."""
 RESTART = 3600.0
 """Seconds in which the worker of a folder may come back: it is kept so long, whatever room there is."""
 
@@ -30,9 +30,9 @@ class Folder(NamedTuple):
 
 
 def remove_unowned(folder: Path, needed: int) -> int:
-    """Remove those that were not used for `UNUSED`, and more, the longest unused first, until `needed` bytes are free.
+    """Remove blocks that were not used for `UNUSED`, and more, the longest unused first, until `needed` bytes are free.
 
-    None of a worker that lives, and no files but those of blocks. Returns how many were removed.
+    The blocks of a living worker, and files that are no blocks, stay. Returns how many were removed.
     """
     now, removed, freed = time.time(), 0, 0
     for one in sorted(_folders(folder)):

@@ -1,4 +1,4 @@
-"""The routing policies by the names people type. A policy's module is imported when somebody uses it."""
+"""The routing policies by the names people type. A policy's module is imported at its first use."""
 
 import importlib
 from typing import TYPE_CHECKING

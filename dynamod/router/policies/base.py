@@ -8,14 +8,14 @@ from typing import ClassVar, NamedTuple, Protocol
 OVERLOAD = 8
 OVERLOAD_RATIO = 2.0
 """A worker that answers more than OVERLOAD requests, and more than OVERLOAD_RATIO times the mean, gets no request for
-the sake of its cache alone: one system prompt that everybody shares must not bring everybody to one worker."""
+the sake of its cache alone: a common system prompt must not bring all requests to one worker."""
 
 EQUAL = 1e-9
 """Costs that differ by less are equal."""
 
 
 class Choice(NamedTuple):
-    """The chosen instance, what decided, and among whom chance decided."""
+    """The chosen instance, the rule that decided, and the instances among which chance decided."""
 
     instance: int
     rule: str
@@ -26,8 +26,8 @@ class Question(NamedTuple):
     """Which of these workers gets a request? `ids` ascend, `requests` has the same places; there is at least one.
 
     `turn`: requests for the model before this one. `temperature`: 0 takes the lowest cost, above it chance decides.
-    `sticky`: who had the session's last request. `costs()`: what the request costs at each worker, in blocks; they are
-    counted at the first call, so a policy that asks for none pays for none.
+    `sticky`: the worker of the session's last request. `costs()`: what the request costs at each worker, in blocks;
+    they are counted at the first call, so a policy that asks for none pays for none.
     """
 
     ids: Sequence[int]
@@ -77,7 +77,7 @@ def choose(policy: Policy, question: Question) -> Choice:
 
 
 def lowest(values: Sequence[float]) -> list[int]:
-    """Places of the lowest value, and of those that differ from it by rounding alone."""
+    """Places of the lowest value, and of values that differ from it by rounding alone."""
     least = min(values)
     near = least + 2 * EQUAL + abs(least) * 1e-15  # a little too high for any rounding: the next line decides
     return [place for place, value in enumerate(values) if value <= near and value - least <= EQUAL]

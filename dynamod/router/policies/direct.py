@@ -6,6 +6,6 @@ from .round_robin import RoundRobin
 
 
 class Direct(RoundRobin):
-    """Requests name their worker (`nvext.backend_instance_id`); those that name none take turns, sessions or not."""
+    """Requests name their worker (`nvext.backend_instance_id`). The others take turns, with or without a session."""
 
     soft_sessions: ClassVar[bool] = False

@@ -74,7 +74,7 @@ class ProcessorComponent(Processor):
             async with asyncio.timeout(CATCH_UP):
                 await self._caught_up()
         except TimeoutError:
-            log.warning("not all models could be loaded within %g s; going on without", CATCH_UP)
+            log.warning("not all models could be loaded within %g s; continuing without", CATCH_UP)
 
     async def _follow_static(self, model: str, name: str) -> None:
         """The model is known from here on; the worker may come when it likes."""

@@ -58,7 +58,7 @@ async def test_a_form_behind_reasoning_goes_only_where_it_is_understood(house: A
     assert old.engine.requests
     house.leave(new)
     await ready(house, until, 1)
-    with pytest.raises(BadRequest, match="keeps to no form that stands behind reasoning") as found:
+    with pytest.raises(BadRequest, match="keeps to no form that stands after reasoning") as found:
         await house.ask(structured_outputs=FORM)
     assert found.value.param == "structured_outputs"
 
