@@ -185,7 +185,7 @@ class Process(Actor):
         if snapshot is not None:
             plan = msgspec.structs.replace(plan, code=str(snapshot.folder))
         child = take_spare(launch.warm, launch.origin, launch.environ)
-        self._child = child = child or Child(launch.environ, launch.warm, launch.origin, snapshot)
+        self._child = child = child or Child.start(launch.environ, launch.warm, launch.origin, snapshot)
         self._memory_kills = memory_kills()
         record.pid = child.pid
         child.send_plan(encode(plan), launch.fds)
