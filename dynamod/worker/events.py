@@ -35,7 +35,7 @@ class Subscribers:
         reply.on_end(lambda _cancelled: self._subscribers.remove(reply))
 
     def close(self, why: str) -> None:
-        """The worker ends: its subscribers may subscribe again, to whoever is there then."""
+        """The worker ends: its subscribers may subscribe again, to the worker that takes its place."""
         for reply in list(self._subscribers):
             reply.failed("EngineFailed", why, retry=True)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from dynamod.message.kv_events import ForwardPass, QueuedRequests, ScheduledRequests
 
-from ..base import StepClock
+from ..step_clock import StepClock
 from .scheduler import BatchScheduler
 
 NOTHING = ScheduledRequests(0, 0, 0.0, 0, 0, 0, 0.0)

@@ -20,7 +20,8 @@ from dynamod.preprocess import checks
 from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
-from ..base import Engine, EngineOptions, EngineStatistics, Spawn, StepClock
+from ..base import Engine, EngineOptions, EngineStatistics, Spawn
+from ..step_clock import StepClock
 from .arguments import LlamaCppArguments, arguments_of
 from .embedding_model import EmbeddingModel
 from .engine import CLOSE
