@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from dynamod.engine.base import EngineOptions
+from dynamod.engine.entry import EngineEntry
 from dynamod.engine.lora import AdapterSetting, adapters_of
-from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, add_flags, arguments_with, canonical, default
+from dynamod.engine.names import DEFAULT, ENGINES, add_flags, arguments_with, canonical, default
 from dynamod.engine.placement import Placement
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ReasoningField
 from dynamod.message.errors import UserError

@@ -32,7 +32,7 @@ def classes() -> dict[str, type[Engine[Any]]]:
     """Of all registered engines that can be imported here, those for vectors too."""
     found = {}
     for name, entry in ENGINES.items():
-        for target in filter(None, (entry.target, entry.embedding)):
+        for target in filter(None, (entry.target, entry.vectors.target if entry.vectors else "")):
             module, _, attribute = target.partition(":")
             found[f"{name} {attribute}"] = getattr(importlib.import_module(module), attribute)
     return found
@@ -65,8 +65,8 @@ def test_the_registry_and_the_classes_agree(name: str) -> None:
     engine = next(one for key, one in CLASSES.items() if key.startswith(f"{name} "))
     assert hasattr(engine, "adapters") is bool(entry.lora)
     moves = hasattr(engine, "own_transfer")
-    assert (implements(engine, HandsOffBlocks) or moves) is entry.handoff
-    assert moves or not entry.own_transfer
+    assert (implements(engine, HandsOffBlocks) or moves) is (entry.handoff is not None)
+    assert moves or entry.handoff is None or not entry.handoff.only_decode
 
 
 def test_no_engine_has_a_method_that_raises_not_implemented() -> None:

@@ -1,6 +1,7 @@
 """One loaded model with its context: steps, and what happens to KV cells in between. Blocks; one thread at a time."""
 
 import ctypes
+import functools
 import logging
 import os
 import time
@@ -185,7 +186,7 @@ class Model:
         """Of a block for another worker, or of a prompt's state at least; 0 where there are none."""
         return 0 if self._transfers is None else self._transfers.export_bytes
 
-    @property
+    @functools.cached_property
     def layout(self) -> str:
         """Digest of what must agree with another process for blocks to be exchanged; empty where they are not."""
         if self._transfers is None:
