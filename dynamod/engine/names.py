@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .base import Engine
 
 DEFAULT = "mistralrs"
-"""The engine of a user's command that names none, except for GGUF files."""
+"""The engine where no engine is named, except for GGUF files."""
 
 
 _FILE = "dynamod.engine.python.engine:check"
@@ -116,7 +116,7 @@ ALIASES = {
 
 
 def default(model: str) -> str:
-    """The engine of who names none: llama.cpp for GGUF files, where it is installed, else mistral.rs."""
+    """The engine where no engine is named: llama.cpp for GGUF files, if it is installed, else mistral.rs."""
     found = reference(model)
     gguf = "gguf" in model.lower() or model in PACKAGED or (found is not None and found.quantization)
     return "llamacpp" if gguf and importlib.util.find_spec(ENGINES["llamacpp"].needs) is not None else DEFAULT

@@ -36,7 +36,7 @@ def forward_pass(
 
 
 def milliseconds(seconds: float) -> float:
-    """For a load, with two digits: whoever gets it is told of each change."""
+    """For a load, with two digits, because subscribers are told of each change."""
     return float(f"{1000 * seconds:.2g}")
 
 

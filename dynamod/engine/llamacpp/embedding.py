@@ -44,7 +44,7 @@ class Asked:
 
     @property
     def over(self) -> bool:
-        """Nobody waits for it any more."""
+        """Whether no client waits for the vectors any more."""
         return self.reply.cancelled or self.reply.ended
 
 

@@ -58,7 +58,7 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """Of its tokens, from the first on, those that are scored."""
+        """Number of its tokens that are scored, from the first on."""
         return 0 if self.scores is None else self.scores.rows(self.start, len(self.ids))
 
 
@@ -67,7 +67,7 @@ class Model:
 
     `shares`: whether a prefix of one sequence can be given to another. `ranges`: exports and imports blocks, where the
     prefix cache is on and there is a sequence left for it; `states`: whole states, of a model that cannot share a
-    prefix. `adapters`: those that are loaded.
+    prefix. `adapters`: the loaded ones.
     """
 
     def __init__(

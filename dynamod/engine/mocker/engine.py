@@ -68,7 +68,7 @@ class Rank:
         self._work.set()
 
     def drop(self, export: Export) -> None:
-        """Nobody wants a prompt any more. Does nothing the second time."""
+        """Stop exporting a prompt. Does nothing the second time."""
         if export in self.exports:
             self.exports.remove(export)
             self.scheduler.remove(export.sequence)

@@ -146,7 +146,7 @@ class SgLang(AdapterEngine):
 
     @staticmethod
     def _release_load_file(reader: Any) -> None:
-        """All have mapped the file in which schedulers report their load; nobody else would ever remove it."""
+        """Remove the file in which schedulers report their load, once all have mapped it: SGLang does not remove it."""
         reader.read_all()
         if getattr(reader, "mmap", None) is not None:
             Path(reader.path).unlink(missing_ok=True)

@@ -28,7 +28,7 @@ from .transfer import CONTEXT, GENERATION, TrtLlmTransfer, plain
 log = logging.getLogger("dynamod.engine")
 
 BLOCK = 32
-"""Tokens of a block, where nobody has said another number: TensorRT-LLM's default."""
+"""Tokens of a block, where the user gives no number: TensorRT-LLM's default."""
 SILENCE = 5.0
 """Seconds for which TensorRT-LLM waits for an event, or for statistics, before it says that there are none."""
 PAUSE = 0.05

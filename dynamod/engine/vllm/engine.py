@@ -42,7 +42,7 @@ POLL_INTERVAL = 0.25
 KV_BYTES = 4 << 30
 """For the KV cache on a CPU, at most, and at most a quarter of the memory that is free."""
 PREFILLED = 1
-"""Tokens of an answer that a prompt for another engine is computed with: vLLM needs one, and nobody gets it."""
+"""Tokens of an answer that a prompt for another engine is computed with: vLLM needs one, and it is dropped."""
 
 
 class Vllm(AdapterEngine):
@@ -171,7 +171,7 @@ class Vllm(AdapterEngine):
         if ports is not None:
             ports.close()
         manager = llm.logger_manager
-        if manager is not None:  # it adds a logger for Prometheus, which costs time per step, and nobody reads it
+        if manager is not None:  # it adds a logger for Prometheus, which costs time per step and is not read
             manager.stat_loggers[:] = manager.stat_loggers[:1]
         return llm
 
@@ -256,7 +256,7 @@ class Vllm(AdapterEngine):
 
     async def computed(self, request: Generate, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Compute a prompt for another engine: what vLLM says to that. Raises RequestError, EngineEnded."""
-        request = msgspec.structs.replace(request, grammar=None)  # nobody gets the token
+        request = msgspec.structs.replace(request, grammar=None)  # the token is dropped
         wanted = {**sampling(request, PREFILLED + tokens.count(request.prior_output)), "logprobs": None}
         params: Mapping[str, Any] | None = None
         with self.open.one(), self._refusals():
