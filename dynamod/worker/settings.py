@@ -131,7 +131,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The engine's own arguments, with what stands behind the colon of its name."""
+        """The engine's own arguments, with the text after the colon of its name."""
         return arguments_with(self.engine, self.engine_args)
 
     def mode(self, component_type: str) -> DisaggregationMode:

@@ -28,7 +28,7 @@ KEEP_ALIVE = 2.0
 """Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
 
 STEP_LOOKS = 4
-"""Looks behind which steps and load are sent to the subscribers of steps."""
+"""Number of looks after which steps and load are sent to the subscribers of steps."""
 
 
 @dataclass(slots=True)

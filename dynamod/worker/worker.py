@@ -295,13 +295,14 @@ class Worker(Actor):
 
     @staticmethod
     def _lasts(trial: Reply) -> bool:
-        """Whether a request that may crash the worker is still tried: no other begins, so that the cause is known."""
+        """Whether a request that may crash the worker is on trial. No other request begins, so the cause is known."""
         return not (trial.ended or trial.cancelled or trial.sent >= PASSED)
 
     async def _begin_trial(self, engine: Engine[Any], request: Any, reply: Reply, submit: Submit) -> None:
-        """Accept it behind the step that runs now, and the first tokens of the others: no crash there is its doing.
+        """Accept a request only after the current step and all pending first tokens.
 
-        It begins when its sender knows that it is accepted. Else a crash would not be known as its doing.
+        So a later crash can be attributed to the request. The request begins when its sender knows of the acceptance,
+        because only then can the sender attribute a crash.
         """
         now = engine.statistics()
         begun, until = now.steps, asyncio.get_running_loop().time() + OTHERS
