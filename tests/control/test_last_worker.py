@@ -65,10 +65,17 @@ class Node:
     def __init__(self) -> None:
         self.registry = MemoryRegistry(random.Random(1))
         self.pids: dict[int, int] = {}
-        self.link = SimpleNamespace(leases=lambda: self.pids)
+        self.link = self
         self.states: dict[int, str] = {}
         self.graphs = SimpleNamespace(rows=self.rows)
         self.graph: Any = SimpleNamespace(graph=SimpleNamespace(services={}))
+
+    def leases(self) -> dict[int, int]:
+        return self.pids
+
+    @property
+    def connections(self) -> list[Any]:
+        return [SimpleNamespace(lease=lease) for lease in self.pids.values()]
 
     def rows(self) -> list[Any]:
         return [SimpleNamespace(pid=pid, state=self.states.get(pid, "Ready")) for pid in self.pids]
@@ -116,6 +123,15 @@ def test_the_last_worker_of_all_nodes() -> None:
         node.registry.put_foreign(key, b"gone")
         assert node.refuses(only), "the other node's worker answers nothing"
         node.registry.delete_foreign(key)
+
+
+def test_a_worker_whose_process_has_ended_is_no_other_worker() -> None:
+    """Its lease may live on for a moment."""
+    node = Node()
+    left, only = node.worker(), node.worker()
+    assert not node.refuses(only)
+    del node.pids[left]
+    assert node.refuses(only)
 
 
 def test_a_static_worker_is_the_only_one_at_its_address() -> None:
