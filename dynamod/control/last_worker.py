@@ -111,9 +111,10 @@ def require_others(
     if any(starts_workers(one.component_kind) for one in services):
         return
     leases = node.link.leases()
-    leaving = {leases.get(row.pid, 0) for row in node.graphs.rows() if row.state == "Draining"}
-    connected = {one.lease for one in node.link.connections}
-    leaving |= {*node.registry.leases()} - connected  # of processes that have ended, which hold them for a moment more
+    rows = node.graphs.rows()
+    draining = {leases.get(row.pid, 0) for row in rows if row.state == "Draining"}
+    staying = {leases.get(row.pid, 0) for row in rows} - draining
+    leaving = {*node.registry.leases()} - staying  # a process without a row ends, or has ended: its lease lives on
     changed = {leases.get(pid, 0) for pid in pids} - leaving
     places = [one for one in _places(node) if one.lease not in leaving]
     if role:
