@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dynamod.message.rows import Row
+
 
 class Problem(msgspec.Struct, frozen=True):
     """`found`: one sentence. `mend`: what to do."""
@@ -65,6 +67,36 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     components: int = 0
     ready: bool = False
     gpus: dict[str, list[str]] = {}
+
+
+class Daemon(msgspec.Struct, frozen=True):
+    """A daemon. `node`: of which node. `uptime`: seconds."""
+
+    version: str = ""
+    node: str = ""
+    pid: int = 0
+    uptime: float = 0.0
+
+
+class Vitals(msgspec.Struct, frozen=True):
+    """What the kernel knows of a process. `cpu`: seconds used so far. `rss`: bytes in memory."""
+
+    cpu: float = 0.0
+    rss: int = 0
+
+
+class Look(Daemon, frozen=True):
+    """One look at a node. `at`: monotonic seconds. `rows`: of `ps`, without models. `instances`, `vitals`: by pid.
+
+    `instances`: leases in hexadecimal. `statistics`: `runtime.statistics.ProcessStatistics` of each process that has
+    answered, as JSON.
+    """
+
+    at: float = 0.0
+    rows: list[Row] = []
+    instances: dict[str, str] = {}
+    vitals: dict[str, Vitals] = {}
+    statistics: dict[str, Any] = {}
 
 
 class LogLines(msgspec.Struct, frozen=True):

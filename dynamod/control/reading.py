@@ -18,7 +18,7 @@ from dynamod.message.rows import Row
 from dynamod.observe.metrics import exposition, load, merged
 
 from . import problems, table
-from .answers import ClusterStatus, GraphStatus, LogLines, Status
+from .answers import ClusterStatus, GraphStatus, LogLines, Look, Status
 from .arguments import ExplainArguments, InspectArguments, LogsArguments
 from .context import GLANCE, CommandContext
 from .names import UnknownName, is_of, known, means
@@ -118,25 +118,22 @@ async def inspect(context: CommandContext, options: InspectArguments) -> list[di
     return facts
 
 
-async def top(context: CommandContext, _arguments: NoArguments) -> dict[str, Any]:
-    """All of one look for `dynamo top`: rows of `ps`, leases and what the kernel knows by pid, statistics.
-
-    `at`: monotonic seconds. `statistics`: runtime.statistics.ProcessStatistics by answering process.
-    """
+async def top(context: CommandContext, _arguments: NoArguments) -> Look:
+    """All of one look for `dynamo top`."""
     node = context.node
     answers = await context.ask_each(context.names.processes(), "statistics", timeout=GLANCE)
     rows = node.graphs.rows()
-    return {
-        "version": __version__,
-        "node": node.name,
-        "pid": os.getpid(),
-        "uptime": time.monotonic() - node.life.born,
-        "at": time.monotonic(),
-        "rows": rows,
-        "instances": {str(pid): f"{lease:x}" for pid, lease in node.link.leases().items()},
-        "vitals": vitals(row.pid for row in rows if row.pid),
-        "statistics": {process.name: value for process, value in answers.items() if isinstance(value, dict)},
-    }
+    return Look(
+        __version__,
+        node.name,
+        os.getpid(),
+        uptime=time.monotonic() - node.life.born,
+        at=time.monotonic(),
+        rows=rows,
+        instances={str(pid): f"{lease:x}" for pid, lease in node.link.leases().items()},
+        vitals=vitals(row.pid for row in rows if row.pid),
+        statistics={process.name: value for process, value in answers.items() if isinstance(value, dict)},
+    )
 
 
 async def metrics(context: CommandContext, _arguments: NoArguments) -> str:

@@ -3,7 +3,7 @@
 from dynamod.extension.command import Command, NoArguments
 from dynamod.message.rows import Row
 
-from .answers import Drained, GraphStatus, JsonObject, LogLines, Reloaded, Status, Stopped
+from .answers import Drained, GraphStatus, JsonObject, LogLines, Look, Reloaded, Status, Stopped
 from .arguments import (
     DrainArguments,
     ExplainArguments,
@@ -18,7 +18,7 @@ from .arguments import (
 
 STATUS = Command("status", NoArguments, Status, "The daemon, its graphs, and its problems.")
 PS = Command("ps", NoArguments, list[Row], "One row per component and replica, with the models that can be asked.")
-TOP = Command("top", NoArguments, JsonObject, "All that one refresh of `dynamo top` needs.")
+TOP = Command("top", NoArguments, Look, "All that one refresh of `dynamo top` needs.")
 LOGS = Command("logs", LogsArguments, LogLines, "Log lines; with `follow=1` a stream of text.")
 INSPECT = Command(
     "inspect",
