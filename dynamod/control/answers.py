@@ -129,4 +129,4 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 
 JsonObject = dict[str, Any]
-"""An answer without a struct yet."""
+"""An answer with fields that depend on the actor or on features: what `inspect` and `explain` tell."""

@@ -1,11 +1,11 @@
 """`dynamo planner`: look at the planners of the daemon's graphs, and steer them."""
 
-import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from dynamod.cli import complete
+from dynamod.cli.ask import ask
 from dynamod.cli.options import Form, Output, Socket, examples
 from dynamod.message.errors import UserError
 
@@ -32,7 +32,10 @@ Pool = Annotated[
 @app.command(epilog=_EXAMPLES)
 def status(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Show each pool: workers, what is wanted, limits, and why."""
-    _show(_asked(socket, pool), output)
+    from .commands import PLANNER, PlannerArguments
+    from .show import status_of
+
+    ask(PLANNER, PlannerArguments(component=pool), status_of, socket, output)
 
 
 @app.command(epilog=_EXAMPLES)
@@ -67,30 +70,15 @@ def set_limits(
 def _plan(
     socket: str | None, output: Form, pool: str, action: Literal["pause", "resume", "set"], **limits: int
 ) -> None:
-    from dynamod.cli.client import Control
-
     from .commands import PLAN, PlanArguments
-
-    _show(Control(socket).ask(PLAN, PlanArguments(action=action, component=pool, **limits)).value, output)
-
-
-def _asked(socket: str | None, pool: str = "") -> list[dict[str, Any]]:
-    from dynamod.cli.client import Control
-
-    from .commands import PLANNER, PlannerArguments
-
-    return Control(socket).ask(PLANNER, PlannerArguments(component=pool)).value
-
-
-def _show(pools: list[dict[str, Any]], output: Form) -> None:
     from .show import status_of
 
-    print(json.dumps(pools, indent=2) if output is Form.JSON else status_of(pools))
+    ask(PLAN, PlanArguments(action=action, component=pool, **limits), status_of, socket, output)
 
 
 def explain(socket: str | None, output: Form) -> None:
     """`dynamo explain planner`: the last decisions about the size of pools."""
-    from .show import ticks
+    from .commands import PLANNER, PlannerArguments
+    from .show import decisions
 
-    pools = _asked(socket)
-    print(json.dumps(pools, indent=2) if output is Form.JSON else "\n\n".join(map(ticks, pools)))
+    ask(PLANNER, PlannerArguments(), decisions, socket, output)

@@ -26,7 +26,22 @@ class PlanArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max: Most | None = None
 
 
-PLANNER = Command(
-    "planner", PlannerArguments, list[dict[str, Any]], "The pools of all planners, with their last ticks."
-)
-PLAN = Command("plan", PlanArguments, list[dict[str, Any]], "Pause planners, resume them, or set limits.", changes=True)
+class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool. `state`: `active`, or why the planner changes nothing. `min`, `max`: workers. `process`: the planner's.
+
+    `in_progress`: a change has begun and is not done. `records`: the last ticks as JSON (pool.Record), `last`
+    the newest of them, None before the first.
+    """
+
+    component: str = ""
+    state: str = ""
+    min: int = 0
+    max: int = 0
+    in_progress: bool = False
+    last: dict[str, Any] | None = None
+    records: list[dict[str, Any]] = []
+    process: str = ""
+
+
+PLANNER = Command("planner", PlannerArguments, list[PoolStatus], "The pools of all planners, with their last ticks.")
+PLAN = Command("plan", PlanArguments, list[PoolStatus], "Pause planners, resume them, or set limits.", changes=True)

@@ -1,36 +1,39 @@
 """What answers the commands about planners in the daemon."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dynamod.extension.command import CommandHandler
 from dynamod.message.errors import UserError
 
-from .commands import PLAN, PLANNER, PlanArguments, PlannerArguments
+from .commands import PLAN, PLANNER, PlanArguments, PlannerArguments, PoolStatus
 
 if TYPE_CHECKING:
     from dynamod.control.context import CommandContext
 
 
-async def planner(context: "CommandContext", arguments: PlannerArguments) -> list[dict[str, Any]]:
+async def planner(context: "CommandContext", arguments: PlannerArguments) -> list[PoolStatus]:
     """The pools of all planners, with their last ticks."""
     return await _planners(context, arguments)
 
 
-async def plan(context: "CommandContext", arguments: PlanArguments) -> list[dict[str, Any]]:
+async def plan(context: "CommandContext", arguments: PlanArguments) -> list[PoolStatus]:
     """Have planners pause, resume, or obey limits."""
     return await _planners(context, arguments)
 
 
-async def _planners(context: "CommandContext", arguments: msgspec.Struct) -> list[dict[str, Any]]:
+async def _planners(context: "CommandContext", arguments: msgspec.Struct) -> list[PoolStatus]:
     from dynamod.control.context import UNASKED
     from dynamod.control.names import UnknownName
 
     given = {name: value for name, value in msgspec.structs.asdict(arguments).items() if value is not None}
     answers = await context.ask("planner", given)
     found = [
-        pool | {"process": one.name} for one, pools in answers.items() if isinstance(pools, list) for pool in pools
+        msgspec.convert(pool | {"process": one.name}, PoolStatus)
+        for one, pools in answers.items()
+        if isinstance(pools, list)
+        for pool in pools
     ]
     refused = [error for error in answers.values() if isinstance(error, UserError) and UNASKED not in str(error)]
     if not found and refused:
