@@ -30,7 +30,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 
 class GraphStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph. `ready`: its processes are Ready, and its models can be asked. `models`: unset by older daemons.
+    """A graph. `ready`: its processes are Ready, and its models can be asked. `models`: absent from older daemons.
 
     `target`, `config`, `urls`, `components`: of a graph that the daemon has started. `session`: the command that the
     graph ends with. `error`: why it could not start.
