@@ -100,7 +100,7 @@ class Look(Daemon, frozen=True):
 
 
 class LogLines(msgspec.Struct, frozen=True):
-    """`next`: the mark to go on from."""
+    """`next`: the mark after these lines, for the next question."""
 
     lines: list[str] = []
     next: dict[str, int] = {}
