@@ -243,14 +243,17 @@ class Machine:
         return any(other.code is None for other in self.commands if other is not command)
 
     def environ(self, **env: str) -> dict[str, str]:
+        """The environment of a command: ours, this machine's, and `env`."""
+        return {**self._environ(), **self.env, **env}
+
+    def _environ(self) -> dict[str, str]:
         """Ours, but with this machine's socket and the checkout on the path."""
         dropped = re.compile(
             "DYN|NATS_|ETCD_|NOTIFY_|STATE_|RUNTIME_|LOGS_|CUDA_|COLUMNS|LINES|PYTHONUNBUFFERED|PYTHONWARNINGS"
         )
         clean = {key: value for key, value in os.environ.items() if not dropped.match(key)}
         path = os.pathsep.join([str(ROOT), str(ROOT / "dynamod/compat"), *filter(None, [clean.get("PYTHONPATH")])])
-        alone = {"DYNAMOD_SOCKET": str(self.socket), "DYNAMOD_CLUSTER": "off"}
-        return {**clean, "PYTHONPATH": path, **alone, **self.env, **env}
+        return {**clean, "PYTHONPATH": path, "DYNAMOD_SOCKET": str(self.socket), "DYNAMOD_CLUSTER": "off"}
 
     def start(
         self,
@@ -306,12 +309,12 @@ class Machine:
         """The process that such a command can be forked from, unless it is the first of its kind."""
         if self.python != sys.executable or words[0] not in ENTRIES:
             return None
-        forks = warm(self.environ())
+        forks = warm(self._environ())
         return forks if forks.knows(words, self.environ(**env)) else None
 
     def batch(self, cases: Sequence[tuple[str, Sequence[str]]]) -> list[Result]:
         """Run many commands that end at once, some at the same time; each has a control socket of its own."""
-        forks = warm(self.environ())
+        forks = warm(self._environ())
 
         def one(number: int, command: str, argv: Sequence[str]) -> Result:
             environ = self.environ(DYNAMOD_SOCKET=str(self.folder / f"{number}.sock"))

@@ -28,16 +28,17 @@ class Warm:
     """The process that everything is forked from; one for a run of the tests, and it ends with it."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
+        own = os.path.dirname(env["DYNAMOD_SOCKET"])  # the first machine's folder, which ends before this does
+        env = {name: value for name, value in env.items() if own not in value}
         self.python = python(env)
         self.seen: set[tuple[str, ...]] = set()
         self._folder = tempfile.mkdtemp(prefix="dm-warm-", dir="/tmp")
-        own = os.path.dirname(env["DYNAMOD_SOCKET"])  # the first machine's folder, which ends before this does
         self._path = f"{self._folder}/s.sock"
         self._process = subprocess.Popen(
             [sys.executable, "-c", "import sys; exec(open(sys.argv[2]).read())", self._path, str(SERVER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={name: value for name, value in env.items() if own not in value},
+            env=env,
             cwd=self._folder,
         )
         atexit.register(self.close)
