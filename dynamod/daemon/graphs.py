@@ -63,12 +63,15 @@ class Graphs:
         name: str,
         graph: Graph,
         *,
-        origin: Origin = Origin(),
+        origin: Origin | None = None,
         session: str = "",
         kept: bool = False,
         grace: float | None = None,
     ) -> GraphRunner:
-        """Start a graph. Raises UserError when the name cannot be or is taken, or it cannot start."""
+        """Start a graph. Raises UserError when the name cannot be or is taken, or it cannot start.
+
+        `origin`: None: the daemon's own environment, as it is now.
+        """
         check_name(name)
         if name in self.names():
             owner = (self.running.get(name) or self.files[name]).session
@@ -76,6 +79,7 @@ class Graphs:
                 f"a graph '{name}' runs already{f' ({owner})' if owner else ''}",
                 f"stop it first: dynamo stop {name}, or use --name",
             )
+        origin = origin if origin is not None else Origin()
         runner = GraphRunner(self._node, name, graph, origin=origin, session=session, kept=kept, grace=grace)
         self.running[name] = runner
         try:
