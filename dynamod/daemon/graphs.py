@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.message.errors import UserError
+from dynamod.message.rows import Row
 
 from .attached import AttachedGraph
 from .names import check_name
 from .port_owner import port_owner
 from .reload import Kept
-from .rows import Row, down
+from .rows import down
 from .runner import GraphRunner
 from .sockets import Sockets, listen
 from .spawn import Origin

@@ -27,7 +27,7 @@ ROUTES = {
 }
 FIELDS = {"tags": ("tags", ["x"])}
 """A member of `nvext`, and a value."""
-COMMANDS = {"planner": ["planner"], "replay": ["bench"]}
+COMMANDS = {"planner": ["planner"], "replay": ["bench"], "role_switch": ["switch"]}
 SETTINGS = {
     "anthropic": ("strip-anthropic-preamble", "false"),
     "batches": ("batches-dir", "kept"),
@@ -224,7 +224,12 @@ def test_prefill_workers_that_are_switched_off(machine: Any) -> None:
     command = machine.agg("--Worker.model=sample", "--Worker.engine=mocker", "--Processor.remote-prefill=true")
     assert machine.chat(command.ready(), "hello", max_tokens=4)
     said = ended(machine, "switch", "Worker", "prefill", "--force").mistake()
-    assert f"the role 'prefill' belongs to {off}" in said or "keeps its role" in said, said
+    assert "belongs to the feature 'role_switch', which is off: requires prefill, which is off" in said, said
+    status, told = machine.raw("POST", "/v1/switch/Worker", {"role": "prefill", "force": True})
+    assert (status, "the command 'switch' belongs to the feature 'role_switch'" in told["error"]["message"]) == (
+        400,
+        True,
+    )
     command.end()
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import api, chart, commands, config
+from . import api, chart, commands, config, control
 
 FOLDER = Path(__file__).parents[2] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
@@ -14,6 +14,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/dynamod.md": commands.dynamod,
     "reference/config.md": config.config,
     "reference/http.md": api.http,
+    "reference/control.md": control.control,
     "reference/errors.md": api.errors,
     "reference/features.md": api.features,
     "images/beside-dynamo-light.svg": chart.light,
