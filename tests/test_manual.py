@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tools.manual import chart
+from tools.manual import chart, events
 from tools.manual.__main__ import FOLDER, PAGES
 
 ROOT = Path(__file__).parents[1]
@@ -47,3 +47,10 @@ def test_the_chart_reads_the_values_of_the_table() -> None:
     assert chart.bounds("0.6 s") == (0.6, 0.6)
     assert chart.bounds("150 MB (+ 73 MB for command and daemon)") == (150, 223)
     assert [row.what for row in chart.measures(chart.SOURCE.read_text())][:1] == ["ingress CPU per token, 64 streams"]
+
+
+@pytest.mark.parametrize("name", events.STREAMED)
+def test_the_page_of_events_has_each_event_that_is_sent(name: str) -> None:
+    module, listed = events.STREAMED[name]
+    assert (found := events.sent(module))
+    assert found <= {*listed}

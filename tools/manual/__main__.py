@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import api, chart, commands, config
+from . import api, chart, commands, config, events, python
 
 FOLDER = Path(__file__).parents[2] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
@@ -16,6 +16,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/http.md": api.http,
     "reference/errors.md": api.errors,
     "reference/features.md": api.features,
+    "reference/events.md": events.events,
+    "reference/python.md": python.python,
     "images/beside-dynamo-light.svg": chart.light,
     "images/beside-dynamo-dark.svg": chart.dark,
 }
