@@ -1,12 +1,14 @@
 """The manual: generated files are up to date, and every page is in the navigation."""
 
+import os
 import re
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
 
-from tools.manual import chart, events
+from tools.manual import chart, events, internals
 from tools.manual.__main__ import FOLDER, PAGES
 
 ROOT = Path(__file__).parents[1]
@@ -32,12 +34,17 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 
 
+def leads_to_a_page(page: Path, target: str) -> bool:
+    place = Path(os.path.normpath(page.parent / target))
+    return place.exists() or os.path.relpath(place, DOCS / internals.FOLDER) in internals.SOURCES
+
+
 def test_links_lead_to_pages() -> None:
     wrong = []
     for page in DOCS.rglob("*.md"):
         text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)
-        missing = [one for one in targets if not one.startswith("https://") and not (page.parent / one).exists()]
+        missing = [one for one in targets if not one.startswith("https://") and not leads_to_a_page(page, one)]
         wrong += [f"{page.relative_to(ROOT)}: {target}" for target in missing]
     assert not wrong, "\n".join(wrong)
 
@@ -54,3 +61,45 @@ def test_the_page_of_events_has_each_event_that_is_sent(name: str) -> None:
     module, listed = events.STREAMED[name]
     assert (found := events.sent(module))
     assert found <= {*listed}
+
+
+def test_every_readme_of_the_code_is_a_page() -> None:
+    folders = ("dynamod", "tests", "tools", "graphs", "configs", "examples", "deploy", "systemd")
+    found = {str(path.relative_to(ROOT)) for name in folders for path in (ROOT / name).rglob("README.md")}
+    assert found == {one for one in internals.SOURCES if one.endswith("README.md")}
+    assert len({*internals.SOURCES}) == len(internals.SOURCES)
+    assert not [one for one in internals.SOURCES if not (ROOT / one).is_file()]
+
+
+def test_links_of_a_readme_lead_to_pages_of_the_manual() -> None:
+    assert "(../../docs" not in internals.text("dynamod/control/README.md")
+    assert "[metrics](../../../reference/metrics.md)" in internals.text("dynamod/control/README.md")
+    assert "[dynamod/extension](dynamod/extension/README.md)" in internals.text("CONTRIBUTING.md")
+
+
+@pytest.mark.parametrize(
+    ("line", "page"),
+    [
+        ("[a](../worker/README.md#masks)", "[a](../worker/README.md#masks)"),
+        ("[a](../worker/)", "[a](../worker/README.md)"),
+        ("[a](router.py)", "a"),
+        ("[a](https://example.org/README.md)", "[a](https://example.org/README.md)"),
+        ("[a](#here)", "[a](#here)"),
+        ("[a](../../docs/how-to/logs.md)", "[a](../../../how-to/logs.md)"),
+        ("Some text\n- an item\n- another", "Some text\n\n- an item\n- another"),
+        ("- an item\n  goes\n- another", "- an item\n  goes\n- another"),
+    ],
+)
+def test_a_line_of_a_readme(line: str, page: str) -> None:
+    assert internals._prose("dynamod/router/README.md", line) == page
+
+
+def test_the_hook_adds_pages_to_the_navigation() -> None:
+    class Config:
+        nav: ClassVar[list[dict[str, list[object]]]] = [{"Home": ["index.md"]}, {"Internals": ["internals/index.md"]}]
+
+    added = internals.on_config(Config).nav[1]["Internals"]
+    assert added[:2] == ["internals/index.md", "internals/dynamod/README.md"]
+    assert {
+        "The wire": [f"internals/dynamod/{one}/README.md" for one in ("message", "transport", "discovery")]
+    } in added
