@@ -36,7 +36,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 def leads_to_a_page(page: Path, target: str) -> bool:
     place = Path(os.path.normpath(page.parent / target))
-    return place.exists() or os.path.relpath(place, DOCS / internals.FOLDER) in internals.SOURCES
+    return place.exists() or os.path.relpath(place, DOCS) in map(internals.page, internals.SOURCES)
 
 
 def test_links_lead_to_pages() -> None:
@@ -73,19 +73,20 @@ def test_every_readme_of_the_code_is_a_page() -> None:
 
 def test_links_of_a_readme_lead_to_pages_of_the_manual() -> None:
     assert "(../../docs" not in internals.text("dynamod/control/README.md")
-    assert "[metrics](../../../reference/metrics.md)" in internals.text("dynamod/control/README.md")
-    assert "[dynamod/extension](dynamod/extension/README.md)" in internals.text("CONTRIBUTING.md")
+    assert "[metrics](../../reference/metrics.md)" in internals.text("dynamod/control/README.md")
+    assert "[dynamod/extension](dynamod/extension.md)" in internals.text("CONTRIBUTING.md")
 
 
 @pytest.mark.parametrize(
     ("line", "page"),
     [
-        ("[a](../worker/README.md#masks)", "[a](../worker/README.md#masks)"),
-        ("[a](../worker/)", "[a](../worker/README.md)"),
+        ("[a](../worker/README.md#masks)", "[a](worker.md#masks)"),
+        ("[a](../worker/)", "[a](worker.md)"),
+        ("![a](picture.svg)", "![a](router/picture.svg)"),
         ("[a](router.py)", "a"),
         ("[a](https://example.org/README.md)", "[a](https://example.org/README.md)"),
         ("[a](#here)", "[a](#here)"),
-        ("[a](../../docs/how-to/logs.md)", "[a](../../../how-to/logs.md)"),
+        ("[a](../../docs/how-to/logs.md)", "[a](../../how-to/logs.md)"),
         ("Some text\n- an item\n- another", "Some text\n\n- an item\n- another"),
         ("- an item\n  goes\n- another", "- an item\n  goes\n- another"),
     ],
@@ -99,7 +100,5 @@ def test_the_hook_adds_pages_to_the_navigation() -> None:
         nav: ClassVar[list[dict[str, list[object]]]] = [{"Home": ["index.md"]}, {"Internals": ["internals/index.md"]}]
 
     added = internals.on_config(Config).nav[1]["Internals"]
-    assert added[:2] == ["internals/index.md", "internals/dynamod/README.md"]
-    assert {
-        "The wire": [f"internals/dynamod/{one}/README.md" for one in ("message", "transport", "discovery")]
-    } in added
+    assert added[:2] == ["internals/index.md", "internals/dynamod.md"]
+    assert {"The wire": [f"internals/dynamod/{one}.md" for one in ("message", "transport", "discovery")]} in added

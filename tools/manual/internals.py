@@ -1,7 +1,6 @@
 """The READMEs of the code as pages of the manual: a hook of MkDocs, which reads them where they are.
 
-A README has the same place below `internals/` as in the repository, so links between READMEs stay as they are. MkDocs
-loads this file alone: it imports nothing of this package.
+MkDocs loads this file alone: it imports nothing of this package.
 """
 
 import posixpath
@@ -58,7 +57,7 @@ def on_config(config: Any) -> Any:
     for entry in config.nav:
         for section, pages in entry.items():
             for title, paths in SECTIONS.get(section, {}).items():
-                found = [f"{FOLDER}/{path}" for path in paths]
+                found = [page(path) for path in paths]
                 pages.extend(found if not title else [{title: found}])
     return config
 
@@ -68,10 +67,15 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for source in SOURCES:
-        files.append(File.generated(config, f"{FOLDER}/{source}", content=text(source)))
+        files.append(File.generated(config, page(source), content=text(source)))
         for picture in pictures(source):
             files.append(File.generated(config, f"{FOLDER}/{picture}", abs_src_path=str(ROOT / picture)))
     return files
+
+
+def page(source: str) -> str:
+    """The page of a document, below the root of the manual. No page is called README: that would be a section's own."""
+    return f"{FOLDER}/{source.replace('/README.md', '.md')}"
 
 
 def text(source: str) -> str:
@@ -96,20 +100,18 @@ def _prose(source: str, given: str) -> str:
 
 def _link(source: str, link: re.Match[str]) -> str:
     target, sign, anchor = link[3].partition("#")
-    if link[1] or "//" in target or not target:
+    if "//" in target or not target:
         return link[0]
     path = _path(source, target)
+    leads = f"{FOLDER}/{path}" if link[1] else ""
     for found in (path, posixpath.join(path, "README.md")):
-        page = (
-            f"{FOLDER}/{found}"
-            if found in SOURCES
-            else found.removeprefix("docs/")
-            if found.startswith("docs/")
-            else ""
-        )
-        if page and (ROOT / found).is_file():
-            return f"[{link[2]}]({posixpath.relpath(page, posixpath.dirname(f'{FOLDER}/{source}'))}{sign}{anchor})"
-    return link[2]
+        if found in SOURCES:
+            leads = page(found)
+        elif found.startswith("docs/") and (ROOT / found).is_file():
+            leads = found.removeprefix("docs/")
+    if not leads:
+        return link[2]
+    return f"{link[1]}[{link[2]}]({posixpath.relpath(leads, posixpath.dirname(page(source)))}{sign}{anchor})"
 
 
 def _path(source: str, target: str) -> str:
