@@ -16,7 +16,7 @@ EXTRAS = ("mistralrs", "demo")
 """Extras that the tests of a checkout use, besides the groups."""
 EXPORT = (
     *("uv", "export", "--quiet", "--format", "requirements-txt", "--all-groups", "--no-emit-project"),
-    *("--no-emit-index-url", "--no-emit-find-links", "--no-header", "--no-annotate"),
+    *("--no-emit-index-url", "--no-header", "--no-annotate"),
     *(word for extra in EXTRAS for word in ("--extra", extra)),
 )
 HEAD = """\
