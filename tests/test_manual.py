@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 import yaml
 
-from tools.manual import chart, events, internals
+from tools.manual import chart, events, internals, pictures
 from tools.manual.__main__ import FOLDER, PAGES
 
 ROOT = Path(__file__).parents[1]
@@ -102,3 +102,15 @@ def test_the_hook_adds_pages_to_the_navigation() -> None:
     added = internals.on_config(Config).nav[1]["Internals"]
     assert added[:2] == ["internals/index.md", "internals/dynamod.md"]
     assert {"The wire": [f"internals/dynamod/{one}.md" for one in ("message", "transport", "discovery")]} in added
+
+
+def test_the_picture_of_the_router_shows_its_arithmetic() -> None:
+    sums = {name: sum(terms.values()) for name, terms in pictures.costs().items()}
+    assert min(sums, key=lambda name: sums[name]) == "worker A", "the page says why A costs least"
+    assert sums == pytest.approx({"worker A": 4.0, "worker B": 8.4, "worker C": 11.0})
+
+
+def test_every_picture_is_shown_on_light_and_on_dark_pages() -> None:
+    text = "".join(page.read_text() for page in DOCS.rglob("*.md"))
+    for name in (name for name in PAGES if name.endswith(".svg")):
+        assert f"{name}#only-{'dark' if name.endswith('-dark.svg') else 'light'}" in text, name

@@ -1,11 +1,12 @@
-"""`python -m tools.manual`: write the generated pages and charts of the manual; `--check` only compares."""
+"""`python -m tools.manual`: write the generated pages and pictures of the manual; `--check` only compares."""
 
 import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import api, chart, commands, config, events, python
+from . import api, chart, commands, config, events, pictures, python
+from .svg import both
 
 FOLDER = Path(__file__).parents[2] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
@@ -18,8 +19,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/features.md": api.features,
     "reference/events.md": events.events,
     "reference/python.md": python.python,
-    "images/beside-dynamo-light.svg": chart.light,
-    "images/beside-dynamo-dark.svg": chart.dark,
+    **both("beside-dynamo", chart.draw),
+    **both("kill", pictures.kill),
+    **both("router", pictures.router),
+    **both("prefill-decode", pictures.prefill),
+    **both("tiers", pictures.tiers),
 }
 """The generated files, below `docs/`."""
 
