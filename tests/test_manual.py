@@ -1,5 +1,6 @@
 """The manual: generated files are up to date, and every page is in the navigation."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import ClassVar
 import pytest
 import yaml
 
-from tools.manual import chart, events, internals, pictures
+from tools.manual import chart, events, internals, pictures, record
 from tools.manual.__main__ import FOLDER, PAGES
 
 ROOT = Path(__file__).parents[1]
@@ -113,4 +114,15 @@ def test_the_picture_of_the_router_shows_its_arithmetic() -> None:
 def test_every_picture_is_shown_on_light_and_on_dark_pages() -> None:
     text = "".join(page.read_text() for page in DOCS.rglob("*.md"))
     for name in (name for name in PAGES if name.endswith(".svg")):
-        assert f"{name}#only-{'dark' if name.endswith('-dark.svg') else 'light'}" in text, name
+        theme = name.removesuffix(".svg").rpartition("-")[2]
+        assert (f"{name}#only-{theme}" if theme in ("light", "dark") else name) in text, name
+
+
+def test_the_recording_shows_a_kill_and_the_answer_that_continues() -> None:
+    serve, ask, kill = json.loads(record.FILE.read_text())["terminals"]
+    killed = next(second for second, text in kill["pieces"] if "kill -9" in text)
+    answer = "".join(text for _, text in ask["pieces"])
+    assert record.NUMBERS in answer[-200:], "the answer is whole"
+    assert sum(second > killed for second, _ in ask["pieces"]) > 30, "most of it came after the kill"
+    assert "moves to another instance" in "".join(text for second, text in serve["pieces"] if second >= killed)
+    assert str(ROOT) not in record.FILE.read_text()

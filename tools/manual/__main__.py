@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import api, chart, commands, config, events, pictures, python
+from . import api, chart, commands, config, events, pictures, python, recording
 from .svg import both
 
 FOLDER = Path(__file__).parents[2] / "docs"
@@ -24,6 +24,7 @@ PAGES: dict[str, Callable[[], str]] = {
     **both("router", pictures.router),
     **both("prefill-decode", pictures.prefill),
     **both("tiers", pictures.tiers),
+    "images/kill.svg": recording.recording,
 }
 """The generated files, below `docs/`."""
 
