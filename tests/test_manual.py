@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import yaml
 
-from tools.manual import chart, events, internals, pictures, record
+from tools.manual import chart, config, events, internals, pictures, record
 from tools.manual.__main__ import FOLDER, PAGES
 
 ROOT = Path(__file__).parents[1]
@@ -116,6 +116,33 @@ def test_every_picture_is_shown_on_light_and_on_dark_pages() -> None:
     for name in (name for name in PAGES if name.endswith(".svg")):
         theme = name.removesuffix(".svg").rpartition("-")[2]
         assert (f"{name}#only-{theme}" if theme in ("light", "dark") else name) in text, name
+
+
+BETWEEN = {"DYNAMOD_LOG_PIPE", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_HUB_VERBOSITY", "VLLM_CPU_KVCACHE_SPACE"} | {
+    f"VLLM_{name}"
+    for name in (
+        *("CPU_OMP_THREADS_BIND", "LOGGING_LEVEL", "NIXL_SIDE_CHANNEL_HOST", "NIXL_SIDE_CHANNEL_PORT"),
+        *("NO_USAGE_STATS", "RPC_BASE_PATH", "WORKER_MULTIPROC_METHOD"),
+    )
+}
+"""Variables that one process of dynamod sets for another, or for a library."""
+
+
+def test_the_page_of_variables_has_each_that_the_code_names() -> None:
+    page = (DOCS / "reference/environment.md").read_text()
+    name = re.compile(r'"((?:DYN|DYNAMO|DYNAMOD|HF|NATS|ETCD|VLLM|RAYON)_[A-Z_0-9]*[A-Z0-9])"')
+    found = {one for path in (ROOT / "dynamod").rglob("*.py") for one in name.findall(path.read_text())}
+    assert len(found) > 50
+    found -= {"ETCD_AUTH", "NATS_AUTH"}  # beginnings of names
+    assert sorted(found - BETWEEN - {*re.findall(r"`([A-Z_0-9]+)`", page)}) == []
+    assert found >= BETWEEN
+
+
+def test_keys_show_their_variables() -> None:
+    page = (DOCS / "reference/config.md").read_text()
+    for section, key in (("Frontend", "api_keys"), ("Processor", "migration_limit"), ("Worker", "stall_timeout")):
+        variable = config.variables(section)[key]
+        assert re.search(rf"^\| `{key}` .*\(environment: `{variable}`\) \|$", page, re.MULTILINE)
 
 
 def test_the_recording_shows_a_kill_and_the_answer_that_continues() -> None:
