@@ -26,9 +26,11 @@ from dynamod.message.errors import UserError
 from . import complete, doctor, features, infra, models, reload, serve, sim
 from .ask import ask, ask_agreed
 from .options import OPEN, Component, Finish, Force, Form, Output, Socket, Timeout, examples, overrides
+from .overview import Overview
 
 app = typer.Typer(
     name="dynamo",
+    cls=Overview,
     help="Serve LLMs from graphs of supervised components, and control the daemon that runs them.",
     epilog=examples(
         "dynamo serve graphs.agg:Frontend -f configs/agg.yaml",
@@ -82,7 +84,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="print it")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="print the version")
     ] = False,
 ) -> None:
     """Serve LLMs from graphs of supervised components, and control the daemon that runs them."""
@@ -286,7 +288,11 @@ def config_schema(
     print(json.dumps(schema([load_graph(graph, None)]), indent=2))
 
 
-@config_app.command("check", context_settings=OPEN)
+@config_app.command(
+    "check",
+    context_settings=OPEN,
+    epilog=examples("dynamo config check my.yaml --graph graphs.agg:Frontend --Worker.engine=echo_core"),
+)
 def config_check(
     context: typer.Context,
     config_file: Annotated[str, typer.Argument(help="config file", autocompletion=complete.configs)],
