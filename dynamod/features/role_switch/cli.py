@@ -43,7 +43,8 @@ def switch(
 ) -> None:
     """Give a worker another role: prefill, decode, aggregated.
 
-    The worker is not restarted: its model and KV cache stay. Open requests finish first. Several workers change one after the other.
+    The worker is not restarted: its model and KV cache stay. Open requests finish first.
+    Several workers change one after the other.
     """
     from dynamod.cli.show import left
 
