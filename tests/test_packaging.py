@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from dynamod import __version__
 from dynamod.engine.names import ENGINES
 from dynamod.message.install import DISTRIBUTION, extra_hint
 
@@ -23,6 +25,27 @@ def test_the_distribution_is_called_as_the_hints_say(project: dict[str, Any]) ->
     assert project["project"]["name"] == DISTRIBUTION != "dynamod"
     assert extra_hint("infra").endswith(f"uv sync --extra infra in {ROOT}, or pip install '{ROOT}[infra]'")
     assert f"/{DISTRIBUTION.replace('-', '_')}-*.whl" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_version_is_said_once_and_heads_the_changelog(project: dict[str, Any]) -> None:
+    assert "version" in project["project"]["dynamic"]
+    assert "version" not in project["project"]
+    said = re.search(r'^__version__ = "(.+)"$', (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text(), re.M)
+    assert said is not None
+    assert said[1] == __version__
+    dated = r"^## (\S+)( \(not released yet\)| \(\d{4}-\d\d-\d\d\))?$"
+    heads = re.findall(dated, (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert heads[0][0] == __version__
+    assert [version for version, when in heads[1:] if not when or "not" in when] == []
+
+
+def test_ci_and_the_release_build_twice_and_compare() -> None:
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    lines = "\n".join(step.get("run", "") for step in release["jobs"]["build"]["steps"])
+    for text in ((ROOT / ".ci/run").read_text(), lines):
+        assert "SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)" in text
+        assert len(re.findall(r"\buv build\b", text)) == 2
+    assert "cyclonedx-py environment" in lines
 
 
 def test_nothing_installs_the_package_of_somebody_else() -> None:

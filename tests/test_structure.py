@@ -72,6 +72,7 @@ TOP_LEVEL = {"dynamod", "graphs", "configs", "tests", "tools", "systemd", "pypro
         "mkdocs.yml",
         "docs",
         "examples",
+        "requirements.lock",
     ),
     *("deploy", "LICENSE", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
 }

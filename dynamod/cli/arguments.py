@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +15,11 @@ LEVELS = ("", "debug", "trace")
 
 class Parser(argparse.ArgumentParser):
     """A mistake is a UserError. `--help` and `--version` end the program by SystemExit."""
+
+    def add_to(self, title: str) -> Callable[..., object]:
+        """`add_argument` of the group with this title, which is made when it is first asked for."""
+        groups = (group for group in self._action_groups if group.title == title)
+        return (next(groups, None) or self.add_argument_group(title)).add_argument
 
     def flags(self) -> list[str]:
         """All flags that it knows."""

@@ -26,12 +26,14 @@ LLAMA_CPP = {
     "-t": ("threads", "threads that compute"),
 }
 """What users of llama.cpp type in front of `--`, too: the argument of the engine, and what it says."""
-ALONE = (
+PAIRS = (
     *("--use-kv-events", "--ignore-unsupported-fields", "--enable-per-request-metrics"),
     "--allow-runtime-lora-updating",
 )
-"""Flags of the core that are taken without a value."""
-_BOOLS = {"true": True, "false": False}
+"""Flags of the core that are on or off."""
+SERVER, ROUTER, MODEL, ENGINE = "server", "router and migration", "model", "engine"
+PREFILL = "prefill and decode"
+"""Headings of several functions."""
 _PLAIN = [name for name, entry in ENGINES.items() if not entry.behind]
 _WAYS = {"in=": ("http", "text", "stdin", "batch", "dyn", "none"), "out=": ("auto", "dyn", *ENGINES, *ALIASES)}
 """What may stand after `in=` and `out=`, before a colon."""
@@ -58,8 +60,6 @@ Runs one engine. Words and flags may come in any order.
   model                         folder, GGUF file, org/name or org/name:Q4_K_M on Hugging Face, or `sample`;
                                 `smollm2` and `minilm` with the extra demo (dynamod/sample/README.md);
                                 with in=http several, which are loaded when they are asked for
-
-flags:
 """
 EPILOG = """
 examples:
@@ -98,26 +98,29 @@ class RunArguments:
 class _RunParser(Parser):
     def format_help(self) -> str:
         formatter = self._get_formatter()
-        for group in self._action_groups:
-            formatter.start_section(None)
+        for group in (*self._action_groups[2:], self._optionals):  # flags of every command come last
+            formatter.start_section(group.title)
             formatter.add_arguments(group._group_actions)
             formatter.end_section()
-        return HELP + formatter.format_help() + EPILOG
+        return f"{HELP}\n{formatter.format_help()}{EPILOG}"
 
 
 def parser() -> Parser:
     """The flags of `dynamo-run`."""
     p = _RunParser(prog="dynamo-run", usage=argparse.SUPPRESS, allow_abbrev=False)
-    add = p.add_argument
-    _frontend_flags(add, 8080)
-    worker_flags(add, path=("-m",))
-    for flag, (name, text) in LLAMA_CPP.items():
-        add(flag, type=int, dest=name, metavar="N", help=f"llama.cpp: {text}, as -- --{name.replace('_', '-')} N")
+    _frontend_flags(p, 8080)
+    worker_flags(p, path=("-m",))
+    add = p.add_to(MODEL)
     most = "in=http: models are loaded when they are asked for, and at most N at once"
     add("--max-models", type=int, metavar="N", help=most)
+    add = p.add_to(ENGINE)
+    for flag, (name, text) in LLAMA_CPP.items():
+        add(flag, type=int, dest=name, metavar="N", help=f"llama.cpp: {text}, as -- --{name.replace('_', '-')} N")
+    add = p.add_to("chat and batch")
     add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
     add("--resume", action="store_true", help="in=batch: continue after the answers that an earlier run wrote")
-    add("--overwrite", action="store_true", help="in=batch: starts anew where answers are there")
+    add("--overwrite", action="store_true", help="in=batch: replace the answers that an earlier run wrote")
+    add = p.add_argument
     add("--dry-run", action="store_true", help="print the settings of the graph and exit")
     shells = "print the script that completes words in bash, zsh or fish"
     add("--show-completion", choices=sorted(SCRIPTS), metavar="SHELL", help=shells)
@@ -125,33 +128,36 @@ def parser() -> Parser:
     return p
 
 
-def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Sequence[str] = ()) -> None:
+def worker_flags(p: Parser, path: Sequence[str] = (), name: Sequence[str] = ()) -> None:
     """The flags of a command that may have a worker. `path`, `name`: other spellings of the model's."""
+    add = p.add_to(MODEL)
     add("--model-path", *path, metavar="PATH", help="the model, as a flag")
     add("--model-name", *name, metavar="NAME", help="name that clients use (default: from the model's path)")
     add("--model-config", metavar="PATH", help="folder with tokenizer and template, for a GGUF without them")
     template = "file with a chat template, or the template itself; replaces the model's template"
     add("--chat-template", "--chat-template-file", metavar="FILE", help=template)
     add("--context-length", type=int, metavar="N", help="reduce the model's context to N tokens")
-    add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
     calls = "format in which the model calls tools (default, auto: as its template says; none: text stays as it is)"
     add("--tool-call-parser", "--dyn-tool-call-parser", metavar="NAME", help=calls)
-    add("--reasoning-parser", "--dyn-reasoning-parser", metavar="NAME", help="and that in which it reasons")
-    _reasoning_field_flag(add)
+    reasons = "format in which the model reasons; values as of --tool-call-parser"
+    add("--reasoning-parser", "--dyn-reasoning-parser", metavar="NAME", help=reasons)
+    _reasoning_field_flag(p)
     lora = "a LoRA adapter, a model of its own for clients; also as JSON with name, path and scale; repeatable"
     add("--lora", action="append", metavar="NAME=PATH", help=lora)
+    add = p.add_to(ENGINE)
+    add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
     add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per worker (default 1)")
     add("--base-gpu-id", type=int, default=0, metavar="N", help="first GPU (default 0)")
-    add("--num-nodes", type=int, default=1, metavar="N", help="nodes of one engine that runs on several")
-    add("--node-rank", type=int, default=0, metavar="N", help="which of them this is; 0 is the leader")
-    where = "where the leader is, the same on all of them"
+    add("--num-nodes", type=int, default=1, metavar="N", help="nodes of one engine that runs on several (default 1)")
+    add("--node-rank", type=int, default=0, metavar="N", help="rank of this node; 0, the default, is the leader")
+    where = "where the leader is, the same on all nodes of the engine"
     add("--leader-addr", "--dist-init-addr", default="", action=_Same, metavar="HOST:PORT", help=where)
     python = "interpreter of the worker's process, where its engine and dynamod are installed (default: this one)"
     add("--python", metavar="PATH", help=python)
-    mode = "with in=dyn://: prefill computes prompts for decode workers of the model (default aggregated)"
-    add("--disaggregation-mode", choices=MODES_OF_WORKERS, help=mode)
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
     add("--extra-engine-args", metavar="FILE", help="file with arguments of the engine, or the JSON itself")
+    mode = "with in=dyn://: prefill computes prompts for decode workers of the model (default aggregated)"
+    p.add_to(PREFILL)("--disaggregation-mode", choices=MODES_OF_WORKERS, help=mode)
 
 
 def frontend_parser() -> Parser:
@@ -164,62 +170,76 @@ def frontend_parser() -> Parser:
     add = p.add_argument
     add("-i", "--interactive", action="store_true", help="a chat in the terminal instead of a server")
     add("--model-name", metavar="NAME", help="with --interactive: the model to talk to (default: the first found)")
-    _frontend_flags(add, 8000)
-    _reasoning_field_flag(add)
+    _frontend_flags(p, 8000)
+    _reasoning_field_flag(p)
     add("--version", action="version", version=f"dynamo.frontend {__version__}")
     return p
 
 
-def _frontend_flags(add: Callable[..., object], port: int) -> None:
+def _frontend_flags(p: Parser, port: int) -> None:
     """The flags of a command that may have a frontend."""
+    add = p.add_to(SERVER)
     add("--http-port", type=_up_to(65535), default=port, metavar="PORT", help=f"port of the server (default {port})")
     host = "addresses of the server, with commas (default localhost: this machine only; 0.0.0.0: all)"
     add("--http-host", default="localhost", metavar="HOST", help=host)
+    ignored = "fields of requests that are known and not served are left out and counted (default: off, refused)"
+    _pair(add, "--ignore-unsupported-fields", ignored)
+    metrics = "answers have `metrics`, as vLLM's: how long they took (default: off)"
+    _pair(add, "--enable-per-request-metrics", metrics)
+    _add_settings(p, "frontend", SERVER)
+    served = "no effect; for commands of NVIDIA Dynamo: /v1/messages is always served"
+    add("--enable-anthropic-api", action="store_true", help=served)
+    add = p.add_to("keys and TLS")
+    add("--api-key", metavar="KEY", help="clients must send this key (or one of a list with commas); hidden in ps")
+    add("--api-key-file", metavar="FILE", help="file with one key per line; or the variable DYN_API_KEYS")
+    add("--client-keys-file", metavar="FILE", help="file of keys with names and limits, read again when it changes")
+    add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
+    add("--tls-key-path", metavar="FILE", help="the key of this certificate")
+    add = p.add_to(ROUTER)
     modes = f"{', '.join(MODES)} (default round-robin)"
     add("--router-mode", type=mode_of, default="round-robin", metavar="MODE", help=modes)
     add("--kv-overlap-score-weight", type=float, metavar="W", help="weight of cached prefixes for kv (default 1.0)")
     add("--router-temperature", type=float, metavar="T", help="kv: 0 takes the best, above it chance (default 0.0)")
-    add("--use-kv-events", type=_bool, metavar="BOOL", help="false: guess what is cached from what was sent")
-    _add_settings(add, "processor")
+    events = "kv: workers say what is cached; off: guess it from what was sent (default: on)"
+    _pair(add, "--use-kv-events", events)
+    _add_settings(p, "processor", ROUTER)
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
-    add("--api-key", metavar="KEY", help="clients must send this key (or one of a list with commas); hidden in ps")
-    add("--api-key-file", metavar="FILE", help="file with one key per line; or the variable DYN_API_KEYS")
-    add("--client-keys-file", metavar="FILE", help="file of keys with names and limits, read again when it changes")
-    served = "no effect; for commands of NVIDIA Dynamo: /v1/messages is always served"
-    add("--enable-anthropic-api", action="store_true", help=served)
-    _add_settings(add, "frontend")
-    ignored = "true: fields of requests that are known and not served are left out and counted (default: refused)"
-    add("--ignore-unsupported-fields", type=_bool, metavar="BOOL", help=ignored)
-    loads = "true: clients may load and unload LoRA adapters, from paths below --lora-dir (default false)"
-    add("--allow-runtime-lora-updating", type=_bool, metavar="BOOL", help=loads)
-    add("--lora-dir", metavar="FOLDER", help="folder of these adapters on the workers' machines; none: none are loaded")
-    metrics = "true: answers have `metrics`, as vLLM's: how long they took"
-    add("--enable-per-request-metrics", type=_bool, metavar="BOOL", help=metrics)
-    add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
-    add("--tls-key-path", metavar="FILE", help="and this key")
-    common_flags(add)
+    add = p.add_to("adapters that clients load")
+    loads = "clients may load and unload LoRA adapters, from paths below --lora-dir (default: off)"
+    _pair(add, "--allow-runtime-lora-updating", loads)
+    add("--lora-dir", metavar="FOLDER", help="folder of these adapters on the workers' machines (default: none)")
+    common_flags(p)
 
 
-def _add_settings(add: Callable[..., object], section: str) -> None:
-    """Flags of settings that features add to a section."""
-    types: Mapping[str, Callable[[str], object]] = {"BOOL": _bool, "N": int}
+def _pair(add: Callable[..., object], flag: str, text: str) -> None:
+    """A flag and its `--no-` form. None where neither is given; `joined` reads a true or false after it."""
+    add(flag, action=argparse.BooleanOptionalAction, help=text)
+
+
+def _add_settings(p: Parser, section: str, group: str) -> None:
+    """Flags of settings that features add to a section, in the group that a flag names or else this one."""
     for flag, option in _added(section).items():
-        add(flag, type=types.get(option.metavar, str), metavar=option.metavar, help=option.help)
+        add = p.add_to(option.group or group)
+        if option.metavar == "BOOL":
+            _pair(add, flag, option.help)
+        else:
+            add(flag, type=int if option.metavar == "N" else str, metavar=option.metavar, help=option.help)
 
 
 def _added(section: str) -> dict[str, Option]:
     return {f"--{name.replace('_', '-')}": option for name, option in options(section).items()}
 
 
-def _reasoning_field_flag(add: Callable[..., object]) -> None:
+def _reasoning_field_flag(p: Parser) -> None:
     field = "member of chat answers that has the reasoning (default reasoning_content); a worker's own counts first"
-    add("--reasoning-field-name", choices=get_args(ReasoningField), help=field)
+    p.add_to(SERVER)("--reasoning-field-name", choices=get_args(ReasoningField), help=field)
 
 
-def common_flags(add: Callable[..., object]) -> None:
+def common_flags(p: Parser) -> None:
     """The flags of every command that serves."""
-    moves = "moves of a request to another worker (default 3)"  # 1023 at most, as in the original
-    add("--migration-limit", type=_up_to(1023), metavar="N", help=moves)
+    moves = "moves of a request to another worker (default 3)"  # 1023 at most, as NVIDIA Dynamo
+    p.add_to(ROUTER)("--migration-limit", type=_up_to(1023), metavar="N", help=moves)
+    add = p.add_argument
     add("--timeout", type=_grace, metavar="SECONDS", help="for open answers to finish at the end (default 2)")
     add("--socket", metavar="PATH", help="control socket (default: DYNAMOD_SOCKET, else the usual places)")
     add("-v", "--verbose", "--verbosity", action="count", default=0, help="-v debug, -vv trace")
@@ -319,17 +339,23 @@ class _Same(argparse.Action):
 
 
 def joined(words: Sequence[str]) -> list[str]:
-    """A flag with BOOL alone means true; only true and false behind it are its value. `--verbosity -vv` is `-vv`."""
+    """The words, where a pair with a value (`--flag false`, `--flag=false`) is one of its two forms.
+
+    Only true and false after the flag are its value. `--verbosity -vv` is `-vv`. Raises UserError for another value.
+    """
     joined: list[str] = []
     rest = list(words)
-    alone = {*ALONE, *(flag for flag, option in _added("").items() if option.metavar == "BOOL")}
+    pairs = {*PAIRS, *(flag for flag, option in _added("").items() if option.metavar == "BOOL")}
     while rest:
         word = rest.pop(0)
-        if word in alone:
-            value = rest.pop(0) if rest and rest[0] in _BOOLS else "true"
-            word = f"{word}={value}"
+        flag, sign, value = word.partition("=")
+        if flag in pairs:
+            value = value if sign else rest.pop(0) if rest and rest[0] in ("true", "false") else "true"
+            if value not in ("true", "false"):
+                raise UserError(f"{flag}: {value!r} is neither true nor false", f"write {flag} or --no-{flag[2:]}")
+            word = flag if value == "true" else f"--no-{flag[2:]}"
         if word == "--verbosity" and rest and rest[0] in ("-v", "-vv"):
-            continue  # the original's usage names it before its value
+            continue  # NVIDIA Dynamo's usage names it before its value
         joined.append(word)
     return joined
 
@@ -351,9 +377,3 @@ def _grace(text: str) -> float:
     if not 0 <= seconds <= 86400:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 86400")
     return seconds
-
-
-def _bool(text: str) -> bool:
-    if text not in _BOOLS:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return _BOOLS[text]

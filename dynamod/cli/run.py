@@ -20,7 +20,7 @@ from dynamod.message.errors import UserError
 
 from .arguments import read_object
 from .completion import SCRIPTS
-from .flags import RunArguments, frontend_parser, joined, parse, parser
+from .flags import EPILOG, HELP, RunArguments, frontend_parser, joined, parse
 
 if TYPE_CHECKING:
     from .interrupt import Talk
@@ -72,7 +72,7 @@ ARGV = (
 def run(argv: Sequence[str]) -> int:
     """Run `dynamo-run`."""
     if not argv:
-        print(parser().format_help())
+        print(f"{HELP}{EPILOG}\ndynamo-run --help lists the flags")
         return 0
     arguments = parse(argv)
     if shell := arguments.flags.show_completion:

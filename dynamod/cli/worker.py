@@ -31,8 +31,8 @@ def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
     p.add_argument("model", nargs="?", help="folder, GGUF file, org/name on Hugging Face, or `sample`")
     where = "its address, dyn://namespace.component.endpoint"
     p.add_argument("--endpoint", default=ENDPOINT, metavar="ADDRESS", help=f"{where} (default {ENDPOINT})")
-    worker_flags(p.add_argument, path=("--model",), name=("--served-model-name",))
-    common_flags(p.add_argument)
+    worker_flags(p, path=("--model",), name=("--served-model-name",))
+    common_flags(p)
     p.add_argument("--version", action="version", version=f"{module} {__version__}")
     entry, rest = ENGINES[engine], list[str]()
     if entry.words:  # the engine's own parser reads what is not ours

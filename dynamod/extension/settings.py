@@ -16,14 +16,16 @@ T = TypeVar("T")
 class Option:
     """Other ways to give a setting, as part of the annotation of its field.
 
-    `metavar`, `help`: of its flag `--NAME METAVAR`. FILE and FOLDER are relative to the folder of the command; a flag
-    with BOOL alone means true. N is a number. JSON is an object, or a file with one, and only for the processor.
-    `variable`: of the environment of a frontend.
+    `metavar`, `help`: of its flag `--NAME METAVAR`. FILE and FOLDER are relative to the folder of the command; BOOL
+    makes a pair `--NAME`, `--no-NAME`. N is a number. JSON is an object or a file with one, and only for the processor.
+    `variable`: of the environment of a frontend. `group`: the heading of the flag in `--help`; empty: that of the
+    section's own flags.
     """
 
     metavar: str
     help: str
     variable: str = ""
+    group: str = ""
 
 
 def extended(model: type[T]) -> type[T]:

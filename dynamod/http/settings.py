@@ -177,7 +177,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {"metrics_prefix": metrics_prefix(env)}
     added = {one.variable: (key, _true if one.metavar == "BOOL" else str) for key, one in options("frontend").items()}
-    for name, (key, read) in (*_VARIABLES.items(), *added.items()):
+    for name, (key, read) in (*VARIABLES.items(), *added.items()):
         if text := env.get(name):
             try:
                 values[key] = read(text)
@@ -190,7 +190,7 @@ def _true(text: str) -> bool:
     return text.strip().lower() in TRUE
 
 
-_VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
+VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_HTTP_BODY_LIMIT_MB": ("body_limit_mb", float),
     "DYN_HTTP_OVERLOAD_STATUS_CODE": ("overload_status", lambda text: int(float(text))),
     "DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS": ("keep_alive", lambda text: float(text) / 1000),
@@ -204,6 +204,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_CLIENT_KEYS_FILE": ("client_keys_file", str),
     "DYN_LORA_DIR": ("lora_dir", str),
 }
+"""Per environment variable the key that it gives when the section does not, and how its text is read."""
 
 
 def metrics_prefix(environ: Mapping[str, str] | None = None) -> str:

@@ -16,7 +16,7 @@ from dynamod.message import newer
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, tag="stored", gc=False):
-    """Blocks that follow each other, behind block `parent` (None: from the start of a prompt).
+    """Blocks that follow each other, after block `parent` (None: from the start of a prompt).
 
     `blocks`: the engine's own names; `local`: local hashes (kvcache.hashes) of the same blocks. All unsigned 64 bit.
     For our own engines the name of a block is its sequence hash.

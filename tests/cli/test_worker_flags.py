@@ -57,7 +57,7 @@ def test_every_default_that_is_shown_is_a_good_value(engine: str) -> None:
 
 def test_words_of_the_engine_and_ours() -> None:
     p = Parser()
-    worker_flags(p.add_argument)
+    worker_flags(p)
     words = [
         "sample",
         "--context-length",

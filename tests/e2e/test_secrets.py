@@ -43,7 +43,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("words", COMMANDS, ids=["dynamo-run", "dynamo run", "frontend", "serve"])
 def test_no_process_shows_the_key(machine: Any, words: tuple[str, ...]) -> None:
-    command = machine.start(*words)
+    command = machine.start(*words, fresh=True)
     url = command.ready()
     lines = command_lines()
     assert [line for line in lines if KEY in line or OTHER in line] == []

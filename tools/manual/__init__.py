@@ -1,1 +1,1 @@
-"""Reference pages of the manual, generated from the code, and the chart of the README."""
+"""Reference pages of the manual, generated from the code, its pictures, and the hook that shows READMEs in it."""

@@ -1,11 +1,12 @@
-"""`python -m tools.manual`: write the generated pages and charts of the manual; `--check` only compares."""
+"""`python -m tools.manual`: write the generated pages and pictures of the manual; `--check` only compares."""
 
 import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import api, chart, commands, config
+from . import api, chart, commands, config, control, events, pictures, python, recording
+from .svg import both
 
 FOLDER = Path(__file__).parents[2] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
@@ -14,10 +15,17 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/dynamod.md": commands.dynamod,
     "reference/config.md": config.config,
     "reference/http.md": api.http,
+    "reference/control.md": control.control,
     "reference/errors.md": api.errors,
     "reference/features.md": api.features,
-    "images/beside-dynamo-light.svg": chart.light,
-    "images/beside-dynamo-dark.svg": chart.dark,
+    "reference/events.md": events.events,
+    "reference/python.md": python.python,
+    **both("beside-dynamo", chart.draw),
+    **both("kill", pictures.kill),
+    **both("router", pictures.router),
+    **both("prefill-decode", pictures.prefill),
+    **both("tiers", pictures.tiers),
+    "images/kill.svg": recording.recording,
 }
 """The generated files, below `docs/`."""
 

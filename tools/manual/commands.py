@@ -3,7 +3,7 @@
 import argparse
 import enum
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -40,11 +40,10 @@ def dynamo() -> str:
 def dynamo_run() -> str:
     """The page of `dynamo-run` and `python -m dynamo.frontend`."""
     intro = "The command `dynamo-run` runs one engine without a graph file."
-    usage = HELP.partition("\nflags:")[0].strip().splitlines()
     return page(
         "dynamo-run",
         intro,
-        fenced(usage),
+        fenced(HELP.strip().splitlines()),
         "## Flags\n\n" + _flags(parser()),
         "## python -m dynamo.frontend\n\n" + _flags(frontend_parser()),
         exit_codes(),
@@ -117,8 +116,16 @@ def _examples(epilog: str) -> list[str]:
 
 
 def _flags(found: argparse.ArgumentParser) -> str:
+    """A table per group, those with a heading first."""
+    first, *groups = (group for group in found._action_groups if group is not found._positionals)
+    parts = [f"### {group.title}\n\n{rows}" for group in groups if (rows := _rows(group._group_actions))]
+    common = _rows(first._group_actions)
+    return "\n\n".join([*parts, f"### every command\n\n{common}"] if parts else [common])
+
+
+def _rows(actions: Iterable[argparse.Action]) -> str:
     rows = []
-    for action in found._actions:
+    for action in actions:
         if action.help is argparse.SUPPRESS or "-h" in action.option_strings:
             continue
         names = ", ".join(code(name) for name in action.option_strings) or code(action.dest.upper())

@@ -1,10 +1,15 @@
 """The page about config files: each section with its keys, from the structs that read them."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from dynamod.extension.settings import options
 from dynamod.graph.load import load_graph
 from dynamod.graph.schema import schema
+from dynamod.http import settings as http
+from dynamod.ingress import settings as ingress
+from dynamod.runtime.liveness import SETTINGS as CLOCKS
 
 from .text import code, page, table
 
@@ -17,7 +22,7 @@ def config() -> str:
     intro = (
         "A config file is YAML. Each component has a section, and each key has one meaning, type and range. The "
         "command line sets the same keys as `--Component.key=value`. A hyphen and an underscore in a key are the same. "
-        "Times are seconds."
+        "Times are seconds. A key wins over its environment variable."
     )
     found = schema([load_graph(graph) for graph in GRAPHS])
     parts = ["## Every section\n\n" + _keys(found["$defs"]["ServiceArgs"]["properties"], "ServiceArgs.")]
@@ -28,18 +33,32 @@ def config() -> str:
                 key: value for key, value in section["properties"].items() if "-" not in key and key != "ServiceArgs"
             }
             text = str(section.get("description", "")).partition("\n")[0]
-            parts.append(f"## {name}\n\n{text}\n\n{_keys(keys)}")
+            parts.append(f"## {name}\n\n{text}\n\n{_keys(keys, variables=variables(name))}")
     for name, definition in found["$defs"].items():
         if name != "ServiceArgs" and "." in name:
             parts.append(f"## {name}\n\n{_keys(definition.get('properties', {}))}")
     return page("Config keys", intro, *parts)
 
 
-def _keys(properties: dict[str, Any], prefix: str = "") -> str:
+def variables(section: str) -> dict[str, str]:
+    """The environment variables that give keys of a section, by key."""
+    found = {key: f"DYNAMOD_{key.upper()}" for key in CLOCKS}
+    if section == "Frontend":
+        found |= {key: name for name, (key, _) in http.VARIABLES.items()} | {"metrics_prefix": "DYN_METRICS_PREFIX"}
+        found |= {key: option.variable for key, option in options("frontend").items() if option.variable}
+    if section == "Processor":
+        found |= {key: name for name, key in ingress.VARIABLES.items()}
+    return found
+
+
+def _keys(properties: dict[str, Any], prefix: str = "", variables: Mapping[str, str] | None = None) -> str:
     rows = []
     for key, value in sorted(properties.items()):
         default = code(json.dumps(value["default"])) if value.get("default") not in (None, "") else ""
-        rows.append((code(prefix + key), _type(value), default, str(value.get("description", ""))))
+        text = str(value.get("description", ""))
+        if variables is not None and key in variables:
+            text += f" (environment: {code(variables[key])})"
+        rows.append((code(prefix + key), _type(value), default, text))
     return table(("key", "type", "default", "meaning"), rows)
 
 

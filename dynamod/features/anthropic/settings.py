@@ -16,7 +16,7 @@ class AnthropicSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="/v1/messages: leave out the first system line of agents that differs per session"),
         Option(
             "BOOL",
-            "false: /v1/messages keeps the first system line of agents, which differs per session",
+            "/v1/messages leaves out the first system line of agents, which differs per session (default: on)",
             "DYN_STRIP_ANTHROPIC_PREAMBLE",
         ),
     ] = True

@@ -7,6 +7,8 @@ from msgspec import Meta
 
 from dynamod.extension.settings import Option
 
+GROUP = "prefill and decode"
+"""The heading of the flags in `--help`."""
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
 
@@ -38,30 +40,39 @@ class PrefillSettings(msgspec.Struct, frozen=True):
     remote_prefill: Annotated[
         bool,
         Meta(description="prompts are computed by prefill workers where there are some"),
-        Option("BOOL", "false: prefill workers are not used"),
+        Option("BOOL", "whether prefill workers are used (default: on)", group=GROUP),
     ] = True
     conditional_disagg: Annotated[
         bool,
         Meta(description="only where that pays, by the loads of both pools, or as the next two keys say"),
-        Option("BOOL", "false: prefill workers compute all prompts"),
+        Option("BOOL", "off: prefill workers compute all prompts (default: on)", group=GROUP),
     ] = True
     max_local_prefill_length: Annotated[
         Count | None,
         Meta(description="tokens that the answering worker lacks, up to which it computes them itself (1000)"),
         Option(
-            "N", "tokens of a prompt that the answering worker computes itself; default: as the loads of both pools say"
+            "N",
+            "tokens of a prompt that the answering worker computes itself (default: as the loads of both pools say)",
+            group=GROUP,
         ),
     ] = None
     max_prefill_queue_size: Annotated[
         Count | None,
         Meta(description="prompts that wait for prefill workers, from which on it computes all itself (2)"),
-        Option("N", "prompts that wait for prefill workers until it computes all itself (2 with the limit before)"),
+        Option(
+            "N",
+            "waiting prompts of prefill workers from which on the answering worker computes all prompts itself "
+            "(default: none, and 2 with --max-local-prefill-length)",
+            group=GROUP,
+        ),
     ] = None
     router_conditional_disagg_config: Annotated[
         ConditionalDisagg | None,
         Meta(description="a policy with its bounds; replaces max_local_prefill_length and max_prefill_queue_size"),
         Option(
-            "JSON", 'a policy; replaces the two limits above: {"policy": "isl_bounding", "eff_isl_threshold": 2048}'
+            "JSON",
+            'a policy; replaces the two limits above: {"policy": "isl_bounding", "eff_isl_threshold": 2048}',
+            group=GROUP,
         ),
     ] = None
 

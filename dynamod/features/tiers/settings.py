@@ -14,5 +14,5 @@ class PeerSettings(msgspec.Struct, frozen=True):
     kv_peer_fetch: Annotated[
         bool,
         Meta(description="KV blocks of prompts are read from another worker that has them, where that costs less"),
-        Option("BOOL", "true: KV blocks of prompts are read from other workers, where that costs less (default false)"),
+        Option("BOOL", "KV blocks of prompts are read from other workers, where that costs less (default: off)"),
     ] = False
