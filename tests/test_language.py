@@ -20,7 +20,7 @@ BANNED = re.compile(
 
 DONE = ("actor", "cli", "compat", "control", "daemon", "discovery", "extension", "features", "graph", "http", "ingress")
 DONE += ("kvcache", "message", "migration", "observe", "parsers", "preprocess", "router", "runtime", "sdk")
-DONE += ("structured", "transport")
+DONE += ("structured", "transport", "worker", "engine")
 """Packages without such words. A package that is rewritten joins this list; none leaves it."""
 
 

@@ -293,7 +293,6 @@ MOST_EXCEPTIONS = 10
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "lines": {
         "ingress/processor.py": "composition of the request path; split with the request stages",
-        "worker/worker.py": "requests, events and role of one worker",
     },
     "methods": {
         "discovery/etcd/mirror.py:EtcdMirror": "one method for each event of registry and etcd",

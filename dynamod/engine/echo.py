@@ -20,7 +20,8 @@ from dynamod.message.openai import Message
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 
-from .base import Engine, EngineOptions, EngineStatistics, RequestT, Spawn, StepClock
+from .base import Engine, EngineOptions, EngineStatistics, RequestT, Spawn
+from .step_clock import StepClock
 
 DELAY = "DYN_TOKEN_ECHO_DELAY_MS"
 

@@ -27,7 +27,7 @@ class OwnForms:
         return self._grammars
 
     def mask(self, request: Generate) -> "AnswerMask | None":
-        """For who chooses the tokens of a request outside of this code; None: any may come. Raises EngineFailed."""
+        """For an engine that chooses tokens outside of this code; None: any token may come. Raises EngineFailed."""
         grammar = request.grammar
         if grammar is None:
             return None

@@ -6,80 +6,23 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dynamod.message.discovery import Adapter, DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.message.hints import names, near
-from dynamod.message.install import extra_hint, origin, packages, source_folder
 from dynamod.preprocess.gguf_file import is_gguf
 from dynamod.preprocess.packaged import PACKAGED
 from dynamod.preprocess.reference import reference
 
+from .entry import EngineEntry, HandoffEntry, VectorsEntry
 from .interpreter import FLAG, missing
 
 if TYPE_CHECKING:
     from .base import Engine
 
 DEFAULT = "mistralrs"
-"""The engine of who names none, but for GGUF files."""
-
-
-class EngineEntry(NamedTuple):
-    """Where an engine's class is, and which extra of this package brings what it imports.
-
-    `extra`: of pyproject.toml; `needs`: the module it brings. `check`: a function that takes the engine's arguments and
-    `kv_cache_block_size` and raises UserError; it imports nothing heavy, so that mistakes are reported before anything
-    starts. `model`: it needs one, and `weights`: not only its tokenizer. `gguf`: it reads GGUF files. `behind`: the
-    argument that may stand behind a colon; a file of the user's must. `words`: what stands behind `--` is for the
-    engine as it is. `flags`: a function that adds the engine's arguments to a parser. `devices`: it takes the number of
-    GPUs and the first of them; `nodes`: one engine may run on several nodes. `apart`: the extra pins so much that it
-    has an environment of its own. `handoff`: it can be a prefill or decode worker; `transfer`: the module with which it
-    moves KV blocks by itself, and the argument of its own that names another one. `own_transfer`: only as a
-    decode worker it takes prompts of prefill workers. `vectors`: the argument, and its value, with which it makes
-    vectors and no answers, and `embedding`: the class that then takes the place of `target`.
-    `types`: what it serves. `lora`: a function that takes adapters and the path of the model, perhaps None, and raises
-    UserError for files that are none; empty: it loads no adapters. `file_of`: a function that gives the file that
-    it loads from a model's path, and raises UserError for a path without one; empty: it takes any.
-    """
-
-    target: str
-    extra: str = ""
-    needs: str = ""
-    check: str = ""
-    model: bool = True
-    weights: bool = True
-    gguf: bool = True
-    words: bool = False
-    flags: str = ""
-    devices: bool = False
-    nodes: bool = False
-    apart: bool = False
-    behind: Literal["", "file", "url"] = ""
-    handoff: bool = False
-    transfer: tuple[str, str] = ("", "")
-    own_transfer: bool = False
-    vectors: tuple[str, Any] = ("", None)
-    embedding: str = ""
-    types: tuple[str, ...] = ("chat", "completions")
-    lora: str = ""
-    file_of: str = ""
-
-    @property
-    def file(self) -> bool:
-        """Whether the engine is a file of the user's."""
-        return self.behind == "file"
-
-    def hint(self, python: str = "") -> str:
-        """How what it needs is installed: here, or for another interpreter."""
-        wanted = packages(self.extra)
-        if python:
-            return f"{python} -m pip install {wanted}"
-        if self.apart:
-            also = "" if source_folder() is not None else f" {origin()}"  # the checkout with the extra is both
-            install = f"PYTHON -m pip install {wanted}{also}"
-            return f"in an environment of its own: {install}, and name that PYTHON with --python"
-        return extra_hint(self.extra)
+"""The engine where no engine is named, except for GGUF files."""
 
 
 _FILE = "dynamod.engine.python.engine:check"
@@ -93,9 +36,8 @@ ENGINES: dict[str, EngineEntry] = {
         "llama_cpp",
         check="dynamod.engine.llamacpp.arguments:arguments_of",
         flags="dynamod.engine.llamacpp.arguments:flags",
-        handoff=True,
-        vectors=("embeddings", True),
-        embedding="dynamod.engine.llamacpp.embedding:LlamaCppEmbeddings",
+        handoff=HandoffEntry(),
+        vectors=VectorsEntry("embeddings", True, "dynamod.engine.llamacpp.embedding:LlamaCppEmbeddings"),
         lora="dynamod.engine.llamacpp.lora:check",
         file_of="dynamod.engine.llamacpp.files:gguf_file",
     ),
@@ -104,8 +46,7 @@ ENGINES: dict[str, EngineEntry] = {
         "mistralrs",
         "mistralrs",
         flags="dynamod.engine.mistralrs.loading:flags",
-        vectors=("embeddings", True),
-        embedding="dynamod.engine.mistralrs.embedding:MistralRsEmbeddings",
+        vectors=VectorsEntry("embeddings", True, "dynamod.engine.mistralrs.embedding:MistralRsEmbeddings"),
     ),
     "mocker": EngineEntry(
         "dynamod.engine.mocker.engine:Mocker",
@@ -113,7 +54,7 @@ ENGINES: dict[str, EngineEntry] = {
         flags="dynamod.engine.mocker.arguments:flags",
         types=("chat", "completions", "embeddings", "score"),
         weights=False,
-        handoff=True,
+        handoff=HandoffEntry(),
     ),
     "openai": EngineEntry(
         "dynamod.engine.openai.engine:OpenAI",
@@ -121,7 +62,7 @@ ENGINES: dict[str, EngineEntry] = {
         flags="dynamod.engine.openai.arguments:flags",
         model=False,
         behind="url",
-        vectors=("embeddings", True),
+        vectors=VectorsEntry("embeddings", True),
     ),
     "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, behind="file"),
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, behind="file"),
@@ -135,10 +76,8 @@ ENGINES: dict[str, EngineEntry] = {
         devices=True,
         apart=True,
         nodes=True,
-        handoff=True,
-        transfer=("nixl", "disaggregation_transfer_backend"),
-        own_transfer=True,
-        vectors=("is_embedding", True),
+        handoff=HandoffEntry("nixl", "disaggregation_transfer_backend", only_decode=True),
+        vectors=VectorsEntry("is_embedding", True),
     ),
     "trtllm": EngineEntry(
         "dynamod.engine.trtllm.engine:TrtLlm",
@@ -149,8 +88,7 @@ ENGINES: dict[str, EngineEntry] = {
         gguf=False,
         devices=True,
         apart=True,
-        handoff=True,
-        own_transfer=True,
+        handoff=HandoffEntry(only_decode=True),
     ),
     "vllm": EngineEntry(
         "dynamod.engine.vllm.engine:Vllm",
@@ -163,10 +101,8 @@ ENGINES: dict[str, EngineEntry] = {
         devices=True,
         nodes=True,
         apart=True,
-        handoff=True,
-        transfer=("nixl", "kv_transfer_config"),
-        own_transfer=True,
-        vectors=("runner", "pooling"),
+        handoff=HandoffEntry("nixl", "kv_transfer_config", only_decode=True),
+        vectors=VectorsEntry("runner", "pooling"),
         lora="dynamod.engine.lora:check_folder",
     ),
 }
@@ -180,7 +116,7 @@ ALIASES = {
 
 
 def default(model: str) -> str:
-    """The engine of who names none: llama.cpp for GGUF files, where it is installed, else mistral.rs."""
+    """The engine where no engine is named: llama.cpp for GGUF files, if it is installed, else mistral.rs."""
     found = reference(model)
     gguf = "gguf" in model.lower() or model in PACKAGED or (found is not None and found.quantization)
     return "llamacpp" if gguf and importlib.util.find_spec(ENGINES["llamacpp"].needs) is not None else DEFAULT
@@ -256,10 +192,10 @@ def require_handoff(
     entry = ENGINES[_own_name(name)]
     if mode == "aggregated":
         return
-    if not entry.handoff:
-        able = [other for other, one in ENGINES.items() if one.handoff]
+    if entry.handoff is None:
+        able = [other for other, one in ENGINES.items() if one.handoff is not None]
         raise UserError(f"engine '{name}' cannot be a {mode} worker", f"engines that can: {names(able)}")
-    module, other = entry.transfer
+    module, other, _ = entry.handoff
     words = [word.partition("=")[0].lstrip("-") for word in (*arguments, *(arguments.get("argv") or ()))]
     if module and other not in [word.replace("-", "_") for word in words] and _lacks(module, python, environ):
         install = (
@@ -278,7 +214,8 @@ def engine_class(name: str, arguments: Mapping[str, Any] = MappingProxyType({}))
     """The class behind a name. `arguments`: the engine's own. Raises UserError, also for a missing extra."""
     require_installed(name)
     entry = ENGINES[_own_name(name)]
-    found: type[Engine[Any]] = _load(entry.embedding if entry.embedding and _embeds(name, arguments) else entry.target)
+    vectors = entry.vectors.target if entry.vectors is not None else ""
+    found: type[Engine[Any]] = _load(vectors if vectors and _embeds(name, arguments) else entry.target)
     return found
 
 
@@ -293,9 +230,9 @@ def served_types(name: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
 def _embeds(name: str, arguments: Mapping[str, Any]) -> bool:
     """Whether it is started to make vectors and no answers. Raises UserError for arguments that are wrong."""
     entry = ENGINES[_own_name(name)]
-    argument, value = entry.vectors
-    if not argument:
+    if entry.vectors is None:
         return False
+    argument, value, _ = entry.vectors
     if entry.check and not entry.words:
         return bool(getattr(check_arguments(name, arguments, None), argument) == value)
     given = {key.replace("-", "_"): one for key, one in arguments.items()}

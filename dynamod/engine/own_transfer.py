@@ -21,8 +21,8 @@ Ready = Callable[[dict[str, Any]], None]
 class OwnTransfer(ABC):
     """The blocks that an engine gives and takes. The engine counts; `failed` by the words of `transfer.base.Kind`.
 
-    `layout`: digest of what must agree between two engines, see `digest`. `expired`: prompts that nobody has read in
-    time. `bytes` and `seconds` are those of transfers to here.
+    `layout`: digest of what must agree between two engines, see `digest`. `expired`: prompts that no engine has read
+    in time. `bytes` and `seconds` are those of transfers to here.
     """
 
     shape: TransferShape = "pull"

@@ -1,4 +1,4 @@
-"""GPUs and nodes of one engine: checked against what it can use, in the words of whoever gave them."""
+"""GPUs and nodes of one engine: checked against what the engine can use; errors name the user's flags or keys."""
 
 import re
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Placement:
     def check(self, engine: str, named: Callable[[str], str], gpus: int = 0) -> None:
         """Raise UserError for what `engine` cannot use, and for values against each other.
 
-        `named(setting)`: what the user calls it. `gpus`: those that the worker is given, 0: not said.
+        `named(setting)`: the user's name of a setting. `gpus`: number of GPUs that the worker is given, 0: not said.
         """
         entry = ENGINES[engine]
         devices, nodes = entry.devices or entry.file, entry.nodes or entry.file  # a file finds them in its sys.argv

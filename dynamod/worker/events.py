@@ -35,7 +35,7 @@ class Subscribers:
         reply.on_end(lambda _cancelled: self._subscribers.remove(reply))
 
     def close(self, why: str) -> None:
-        """The worker ends: its subscribers may subscribe again, to whoever is there then."""
+        """The worker ends: its subscribers may subscribe again, to the worker that takes its place."""
         for reply in list(self._subscribers):
             reply.failed("EngineFailed", why, retry=True)
 
@@ -56,12 +56,12 @@ class EventPublisher(Subscribers):
         self._pending: list[tuple[object, WorkerEvent]] = []
 
     def subscribe(self, reply: Reply, snapshot: tuple[WorkerEvent, ...]) -> None:
-        """A new subscriber, behind what has happened."""
+        """Add a subscriber, after sending all pending events to the others."""
         self._send()
         super().subscribe(reply, snapshot)
 
     def publish(self, event: WorkerEvent, origin: object = _NO_PROCESS) -> None:
-        """Send to all subscribers, but those of the process `origin` (`Reply.origin`): it knows."""
+        """Send to all subscribers except the ones of the process `origin` (`Reply.origin`), which knows the event."""
         if not self._subscribers:
             return
         if not self._pending:

@@ -11,7 +11,7 @@ from dynamod.transport.base import Reply
 log = logging.getLogger("dynamod.engine")
 
 MOST_QUEUED = 4
-"""Pieces that may wait for a slow reader: others wait behind them, and memory is bounded."""
+"""Pieces that may wait for a slow reader. Further pieces are not read before, so that memory is bounded."""
 READ_TIMEOUT = 30.0
 """Seconds after which a reader that takes no piece is given up."""
 POLL_INTERVAL = 0.01

@@ -16,8 +16,8 @@ from dynamod.transport.base import Spawn
 class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Message to a worker: have this role from now on. The reply is its `Role`, or a UserError.
 
-    `timeout`: seconds that open requests and sessions get to finish; then they are ended, and their senders go on
-    elsewhere. `expected_epoch`: refuse if the role has changed since.
+    `timeout`: seconds that open requests and sessions get to finish. Then the worker ends them, and their senders
+    continue at another worker. `expected_epoch`: refuse if the role has changed since.
     """
 
     role: DisaggregationMode

@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from dynamod.engine.base import EngineOptions
+from dynamod.engine.entry import EngineEntry
 from dynamod.engine.lora import AdapterSetting, adapters_of
-from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, add_flags, arguments_with, canonical, default
+from dynamod.engine.names import DEFAULT, ENGINES, add_flags, arguments_with, canonical, default
 from dynamod.engine.placement import Placement
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ReasoningField
 from dynamod.message.errors import UserError
@@ -130,7 +131,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The engine's own arguments, with what stands behind the colon of its name."""
+        """The engine's own arguments, with the text after the colon of its name."""
         return arguments_with(self.engine, self.engine_args)
 
     def mode(self, component_type: str) -> DisaggregationMode:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dynamod.engine.base import Engine, Spawn
+from dynamod.engine.capabilities import ReportsBlocks, ReportsSteps
 from dynamod.message.kv_events import (
     Cleared,
     ForwardPass,
@@ -27,7 +28,7 @@ KEEP_ALIVE = 2.0
 """Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
 
 STEP_LOOKS = 4
-"""Looks behind which steps and load are sent to the subscribers of steps."""
+"""Number of looks after which steps and load are sent to the subscribers of steps."""
 
 
 @dataclass(slots=True)
@@ -46,7 +47,8 @@ class Subscriptions:
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        self._engine: Engine[Any] | None = None
+        self.blocks: ReportsBlocks | None = None  # the engine, where it names KV blocks
+        self._reporter: ReportsSteps | None = None  # the engine, where it describes its steps
         self.open: dict[Reply, _Open] = {}
         self._events = EventPublisher()
         self._steps = StepPublisher(self._forward_pass)
@@ -55,7 +57,8 @@ class Subscriptions:
 
     def follow(self, engine: Engine[Any]) -> None:
         """Publish what this engine says."""
-        self._engine = engine
+        self.blocks = engine if isinstance(engine, ReportsBlocks) else None
+        self._reporter = engine if isinstance(engine, ReportsSteps) else None
         engine.publish, engine.prefill_completed = self._events.publish, self._prefill_completed
 
     def __len__(self) -> int:
@@ -97,7 +100,7 @@ class Subscriptions:
 
     def _snapshot(self, engine: Engine[Any], reply: Reply) -> tuple[WorkerEvent, ...]:
         """With the requests of other processes than the subscriber's."""
-        snapshot: list[WorkerEvent] = [Cleared(), *engine.snapshot()]
+        snapshot: list[WorkerEvent] = [Cleared(), *(self.blocks.snapshot() if self.blocks else (engine.load(),))]
         for other, request in self.open.items():
             if other.origin is not reply.origin:
                 snapshot.append(request.started)
@@ -106,7 +109,7 @@ class Subscriptions:
         return tuple(snapshot)
 
     def _forward_pass(self, rank: int) -> ForwardPass | None:
-        return None if self._engine is None else self._engine.forward_pass(rank)
+        return None if self._reporter is None else self._reporter.forward_pass(rank)
 
     def forward_passes(self) -> tuple[ForwardPass, ...]:
         """Of all ranks, now."""

@@ -15,26 +15,16 @@ from dynamod.discovery.base import Watcher
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.extension.installed import require_role
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
-from dynamod.message.errors import BadRequest, EngineFailed, RequestError, UserError
+from dynamod.message.errors import RequestError, UserError
 from dynamod.message.kv_events import ForwardPass, RequestStarted
-from dynamod.message.worker import (
-    PASSED,
-    REPLAY,
-    TRIAL_TAKEN,
-    Chat,
-    Describe,
-    Files,
-    Generate,
-    Grammar,
-    Subscribe,
-    form_words,
-)
+from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Subscribe
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
 from .model_files import send_files
 from .parts import Submit, WorkerContext, WorkerPart, make_parts, usable, why_refused, with_sections
 from .role import Role, RoleSwitch, Switch
+from .structured import StructuredOutput
 from .subscriptions import Subscriptions
 
 log = logging.getLogger("dynamod.engine")
@@ -93,9 +83,9 @@ class Worker(Actor):
         self._idle = asyncio.Event()
         self._idle.set()
         self._subscriptions = Subscriptions(lambda work, name: self.context.task(work, name))
-        self._open = self._subscriptions.open
         self._accepted = self._cancelled = self._refused = 0
         self._roles = RoleSwitch(self._leave_role, self._take_role)
+        self._structured: StructuredOutput | None = None  # from `started` on
         self._trial: Reply | None = None  # of the last request that was to be tried alone
         self._handlers: Mapping[type, RequestHandler] = {}  # by the type of request, from `started` on
         self.parts: Mapping[str, WorkerPart] = {}  # of features, by their names, from `started` on
@@ -107,6 +97,7 @@ class Worker(Actor):
         engine.progress, engine.phase = self.progress, self.phase
         self.phase("load")
         await engine.start()
+        self._structured = StructuredOutput(engine, self.context.task, self._raised_to)
         self.parts = make_parts(self.part_context(engine))
         self._handlers = self.handlers(engine)
         await self._enter(self.role)
@@ -190,7 +181,7 @@ class Worker(Actor):
         """The phase of its start that begins now."""
 
     async def drained(self) -> None:
-        """Nobody finds this worker any more; wait for the streams that are open."""
+        """Leave the registry, so that no sender finds this worker; wait for the streams that are open."""
         self._roles.stop()
         self._withdraw()
         await self._idle.wait()
@@ -206,7 +197,7 @@ class Worker(Actor):
                 await self._engine.close()
         finally:
             why = f"the worker ended ({reason})"
-            for reply in (*self._open, *([self._trial] if self._trial is not None else ())):
+            for reply in (*self._subscriptions.open, *([self._trial] if self._trial is not None else ())):
                 reply.failed("EngineFailed", why, retry=True)
             self._subscriptions.close(why)
 
@@ -273,13 +264,13 @@ class Worker(Actor):
         return self._roles.begin(self.role, message, self.context.task)
 
     async def _leave_role(self, role: DisaggregationMode, timeout: float) -> None:
-        """Nobody finds this worker; open requests and sessions finish. Those that come late are taken."""
+        """Leave the registry; open requests and sessions finish. Requests that come late are taken."""
         if PREFILL not in (self.role, role):
             return  # what is open stays as it is
         self.role_told(role, f"becomes {role}")
         self._withdraw()
         if not await comes(self._idle, timeout):
-            for reply in tuple(self._open):
+            for reply in tuple(self._subscriptions.open):
                 reply.displaced(f"the worker becomes {role}")
 
     async def _take_role(self, role: DisaggregationMode) -> None:
@@ -300,17 +291,18 @@ class Worker(Actor):
         log.info("the worker was %s and is %s now", before, role)
 
     def role_told(self, role: DisaggregationMode, text: str) -> None:
-        """Told to whoever shows it: the role that it has, or will have, and what happens until then."""
+        """Called with the role that the worker has, or will have, and what happens until then, to be shown."""
 
     @staticmethod
     def _lasts(trial: Reply) -> bool:
-        """Whether a request that may crash the worker is still tried: no other begins, so that the cause is known."""
+        """Whether a request that may crash the worker is on trial. No other request begins, so the cause is known."""
         return not (trial.ended or trial.cancelled or trial.sent >= PASSED)
 
     async def _begin_trial(self, engine: Engine[Any], request: Any, reply: Reply, submit: Submit) -> None:
-        """Accept it behind the step that runs now, and the first tokens of the others: no crash there is its doing.
+        """Accept a request only after the current step and all pending first tokens.
 
-        It begins when its sender knows that it is accepted. Else a crash would not be known as its doing.
+        So a later crash can be attributed to the request. The request begins when its sender knows of the acceptance,
+        because only then can the sender attribute a crash.
         """
         now = engine.statistics()
         begun, until = now.steps, asyncio.get_running_loop().time() + OTHERS
@@ -331,50 +323,23 @@ class Worker(Actor):
     def _any_prompt(self, until: float) -> bool:
         """Whether prompts may be computed, before the loop's time is `until`: that for others is known by its end."""
         others = self.role == PREFILL
-        return asyncio.get_running_loop().time() < until and any(others or not reply.sent for reply in self._open)
+        open_now = self._subscriptions.open
+        return asyncio.get_running_loop().time() < until and any(others or not reply.sent for reply in open_now)
 
     def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
         begin: Submit = engine.submit
         for part in self.parts.values():
             begin = part.submitting(request, begin)
-        if isinstance(request, Generate | Chat) and request.grammar is not None:
-            begin = functools.partial(self._prepare, engine, begin)
+        if self._structured is not None:
+            begin = self._structured.before(begin, request)
         self._begin_work(engine, request, reply, begin)
-
-    def _prepare(self, engine: Engine[Any], begin: Submit, request: Generate | Chat, reply: Reply) -> None:
-        """The form of the answer is compiled before the engine gets the request."""
-        can, words = engine.card().capabilities, form_words(request)
-        assert request.grammar is not None
-        assert words is not None
-        if not can.grammars:
-            raise BadRequest(f"engine {engine.name} does not keep to forms of answers")
-        if not can.keeps(words):
-            raise BadRequest(f"engine {engine.name} does not keep to forms that need {' and '.join(words)}")
-        if isinstance(request, Generate) and request.prior_output and not can.keeps((REPLAY,)):
-            raise EngineFailed(f"engine {engine.name} cannot go on in an answer that keeps to a form")
-        if engine.prepared(request.grammar):
-            begin(request, reply)
-        else:
-            self.context.task(self._begin_prepared(engine, begin, request, reply, request.grammar), "grammar")
-
-    async def _begin_prepared(
-        self,
-        engine: Engine[Any],
-        begin: Submit,
-        request: Generate | Chat,
-        reply: Reply,
-        grammar: Grammar,
-    ) -> None:
-        with self._raised_to(reply, engine, request):
-            await engine.prepare(grammar)
-            if not (reply.cancelled or reply.ended):
-                begin(request, reply)
 
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Submit) -> None:
         self._accepted += 1
         with self._raised_to(reply, engine, request):
             answers = isinstance(request, Generate)  # others have nothing of the cache
-            blocks, uncached = (engine.footprint(request) if answers else None) or ((), 0)
+            reporter = self._subscriptions.blocks
+            blocks, uncached = (reporter.footprint(request) if answers and reporter is not None else None) or ((), 0)
             self._begin(reply, RequestStarted(self._accepted, blocks, uncached))
             begin(request, reply)
 
@@ -399,7 +364,7 @@ class Worker(Actor):
     def _ended(self, reply: Reply, cancelled: bool) -> None:
         self._subscriptions.end(reply)
         self._cancelled += cancelled
-        if not self._open:
+        if not self._subscriptions.open:
             self._idle.set()
 
     def forward_passes(self) -> tuple[ForwardPass, ...]:
@@ -409,7 +374,8 @@ class Worker(Actor):
     def statistics(self) -> WorkerStatistics:
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
-        counts = (self._accepted, len(self._open), self._cancelled, self._refused, len(self._subscriptions))
+        open_now, feeds = len(self._subscriptions.open), len(self._subscriptions)
+        counts = (self._accepted, open_now, self._cancelled, self._refused, feeds)
         handoff = next((one for part in self.parts.values() if (one := part.statistics()) is not None), None)
         pool, steps = "" if self.role == "aggregated" else self.role, self.forward_passes()
         return WorkerStatistics(*counts, engine, handoff, pool, self._roles.epoch, steps)

@@ -105,7 +105,7 @@ async def test_a_prompt_that_nobody_reads_expires(
     async with System() as system:
         prefill = await worker(words, system, shape, "prefill")
         asked = await prefill.ask(Prefill(words.generate(PROMPT))).wait()
-        assert asked.error.message == "nobody has read the blocks of the prompt"
+        assert asked.error.message == "no worker has read the blocks of the prompt in time"
         found = prefill.statistics.handoff.sessions
         assert (found.open, found.expired, found.failed) == (0, 1, 1)
 

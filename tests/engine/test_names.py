@@ -7,6 +7,7 @@ import pytest
 
 from dynamod.engine.base import Engine
 from dynamod.engine.echo import EchoCore, EchoFull
+from dynamod.engine.entry import HandoffEntry
 from dynamod.engine.names import (
     ALIASES,
     ENGINES,
@@ -97,7 +98,7 @@ def test_what_a_prefill_or_decode_worker_needs(monkeypatch: pytest.MonkeyPatch) 
     assert line.startswith("engine 'echo_core' cannot be a decode worker; engines that can: ")
     assert "mocker" in line
     require_handoff("mocker", "decode", {})
-    monkeypatch.setitem(ENGINES, "mocker", ENGINES["mocker"]._replace(transfer=("not_there", "its_own")))
+    monkeypatch.setitem(ENGINES, "mocker", ENGINES["mocker"]._replace(handoff=HandoffEntry("not_there", "its_own")))
     lacking = refused("mocker")
     assert str(lacking) == "engine 'mocker' needs the package 'not_there' as a decode worker"
     assert lacking.hint == "python -m pip install --no-deps nixl nixl-cu12, or the extra 'nixl', which needs torch"

@@ -12,6 +12,7 @@ from dynamod.actor import ActorError, MailboxFull, Reason, System
 from dynamod.discovery.keys import EXITED, card_key, instance_key
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
+from dynamod.engine.capabilities import MovesBlocks
 from dynamod.features.prefill.worker import Handoffs
 from dynamod.features.tiers.dispatch import PeerDispatch
 from dynamod.ingress.processor import Processor
@@ -143,7 +144,7 @@ class SimulatedWorker(Worker):
         """As the real one, with simulated hand-offs where the engine does not move blocks by itself."""
         part = self.handoffs
         part.lease = self.session_lease
-        if engine.own_transfer is None:
+        if not (isinstance(engine, MovesBlocks) and engine.own_transfer is not None):
             part.make = lambda: SimulatedHandoff(  # type: ignore[method-assign]
                 engine, self.context.task, self.process, self._transfers, self._computes
             )

@@ -67,7 +67,7 @@ class Held:
         return self._released(gone)
 
     def forget(self, rank: int) -> tuple[int, ...]:
-        """The rank has no blocks any more; those that are gone by it."""
+        """The rank has no blocks any more. Returns the blocks that no rank has now."""
         return self._released([block for block, _count in self._ranks.pop(rank, {}).values()])
 
     def _released(self, blocks: Sequence[int]) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ import msgspec
 
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens, vectors
-from dynamod.message.discovery import Adapter
 from dynamod.message.errors import BadRequest, EngineFailed, RequestError, UserError
 from dynamod.message.kv_events import Load, Snapshot, TierStored, WorkerEvent
 from dynamod.message.worker import Embed, Generate
@@ -25,6 +24,8 @@ from dynamod.transport.base import Reply
 from ..base import Engine, EngineOptions, EngineRequest, Spawn, answer_limit
 from ..batching.engine import BatchingStatistics
 from ..batching.steps import milliseconds
+from ..capabilities import implemented
+from ..own_transfer import OwnTransfer
 from .arguments import listened
 from .blocks import EngineBlocks
 from .counts import EngineCounts
@@ -51,6 +52,7 @@ class AdapterEngine(Engine[Generate]):
 
     serves: tuple[type[EngineRequest], ...] = (Generate,)
     embedding_length = 0
+    own_transfer: OwnTransfer | None = None  # set by `load_engine` where the engine moves KV blocks
     product: ClassVar[str]
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
@@ -60,7 +62,6 @@ class AdapterEngine(Engine[Generate]):
         self.counts, self.open = EngineCounts(), OpenRequests()
         self.block_size = self.room = self.vocabulary = 0
         self.can = self.capabilities  # as it has been started
-        self.adapters: tuple[Adapter, ...] = ()  # that it has been started with, set by `load_engine`
         self.processes = EngineProcesses(self.name, self.product)
 
     async def start(self) -> None:
@@ -96,8 +97,7 @@ class AdapterEngine(Engine[Generate]):
             kv_cache_block_size=self.block_size or self._card.kv_cache_block_size,
             types=("embeddings", "score") if self.embedding_length else self._card.types,
             embedding_length=self.embedding_length,
-            adapters=self.adapters,
-            capabilities=msgspec.structs.replace(self.can, kv_events=self.blocks is not None),
+            capabilities=implemented(self, msgspec.structs.replace(self.can, kv_events=self.blocks is not None)),
         )
 
     def environment(self) -> dict[str, str]:

@@ -57,7 +57,7 @@ class StartOutput:
                     continue
                 try:
                     os.write(writer, line)
-                except OSError:  # nobody reads: the engine must not wait for that
+                except OSError:  # there is no reader: the engine must not wait for one
                     pass
         os.close(writer)
 

@@ -9,7 +9,7 @@ TRIES = 100
 
 
 class ReservedPorts:
-    """`count` ports in a row, from `first` on, at `host`: nobody else is given them before `close`.
+    """`count` ports in a row, from `first` on, at `host`. The kernel gives them to no other socket before `close`.
 
     They are bound and do not listen: an engine that reuses addresses, as ZMQ and HTTP servers do, may bind them too.
     Raises UserError when this machine has no such address.

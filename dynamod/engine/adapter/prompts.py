@@ -1,4 +1,4 @@
-"""How fast an engine computes prompts, by what it has said of those that it has computed."""
+"""How fast an engine computes prompts, by its reports of computed prompts."""
 
 from dataclasses import dataclass
 

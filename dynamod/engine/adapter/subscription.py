@@ -1,4 +1,4 @@
-"""Listens to the KV events of one rank of an engine over ZMQ, and asks for those that were lost."""
+"""Listens to the KV events of one rank of an engine over ZMQ, and asks for lost events again."""
 
 import asyncio
 import contextlib

@@ -9,12 +9,12 @@ from typing import Any
 
 
 def keep_tracker_apart() -> None:
-    """Start Python's resource tracker outside our process group and our children, who are killed as a whole.
+    """Start Python's resource tracker outside our process group and our children, which are killed as a whole.
 
-    The tracker ends when nobody holds its pipe any more, and removes what was left: segments and semaphores in
-    /dev/shm. Processes that are spawned from here share it. To be called before anything uses one.
+    The tracker ends when no process holds its pipe any more. Then it removes the segments and semaphores that are left
+    in /dev/shm. Processes that are spawned from here share the tracker. To be called before the first use of a tracker.
     """
-    tracker: Any = resource_tracker._resource_tracker  # it has no public way to be started by somebody else
+    tracker: Any = resource_tracker._resource_tracker  # it has no public way to be started by another process
     if tracker._fd is not None:
         return
     reader, writer = os.pipe()

@@ -1,7 +1,7 @@
 """The part of an engine that routers and statistics see: hashes of requests, footprint, snapshot, load."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -16,8 +16,10 @@ from dynamod.message.kv_events import ForwardPass, Load, Snapshot, WorkerEvent
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
-from ..base import Engine, EngineOptions, EngineRequest, EngineStatistics, Spawn, StepClock, answer_limit
+from ..base import Engine, EngineOptions, EngineRequest, EngineStatistics, Spawn, answer_limit
+from ..capabilities import Exported, implemented
 from ..forms import OwnForms
+from ..step_clock import StepClock
 from .handoff import AskRoom, Done, Held, Put, unlimited
 from .scheduler import BatchScheduler
 from .steps import Chunk, forward_pass, milliseconds
@@ -48,8 +50,8 @@ class BatchingEngine(OwnForms, Engine[Generate]):
     """Batches by itself, with one or more schedulers, each over a pool of blocks of `block_size` tokens.
 
     `start` sets `schedulers`, `clocks` (one each), `caching`, `room` (tokens of a prompt and its answer together), and
-    `tiers`, if there are any; whoever hands tokens out adds them to `tokens`. `peer_seconds`: of a block from another
-    worker, and `move_seconds`: see `Load.move_ms`, set by whoever moves them; 0: not known.
+    `tiers`, if there are any, and adds the tokens that it hands out to `tokens`. `exports`, `peer_seconds`,
+    `move_seconds`: see `HandsOffBlocks`.
     """
 
     serves: tuple[type[EngineRequest], ...] = (Generate,)
@@ -58,6 +60,7 @@ class BatchingEngine(OwnForms, Engine[Generate]):
         super().__init__(options, spawn)
         self.block_size = block_size
         self.caching = True
+        self.exports: Collection[Exported] = ()
         self.schedulers: Sequence[BatchScheduler[Any]] = ()
         self.clocks: Sequence[StepClock] = ()
         self.tiers: Tiers | None = None
@@ -65,13 +68,14 @@ class BatchingEngine(OwnForms, Engine[Generate]):
         self.tokens = self.room = 0
         self._hashed: tuple[Generate, PrefixHashes] | None = None
 
-    def described(self, card: ModelCard) -> ModelCard:
-        """A model's card as that of this engine: with its blocks, and whether it publishes them."""
+    def described(self, card: ModelCard, **declared: bool) -> ModelCard:
+        """A model's card as that of this engine: with its blocks, and its capabilities, `declared` among them."""
+        can = msgspec.structs.replace(self.capabilities, **{"kv_events": self.caching, **declared})
         return msgspec.structs.replace(
             card,
             engine=self.name,
             kv_cache_block_size=self.block_size,
-            capabilities=msgspec.structs.replace(self.capabilities, kv_events=self.caching),
+            capabilities=implemented(self, can),
             migration_limit=self.options.migration_limit,
         )
 
@@ -96,7 +100,7 @@ class BatchingEngine(OwnForms, Engine[Generate]):
         reply.tokens(b"", 0, "length")
         return None
 
-    # KV blocks of prompts between engines. With the capability `handoff` blocks really go and come.
+    # KV blocks of prompts between engines, see `capabilities.HandsOffBlocks`.
 
     @abstractmethod
     def layout(self) -> str:

@@ -16,7 +16,7 @@ Put = Callable[[int, bytes], None]
 AskRoom = Callable[[int, Callable[[], object]], bool]
 """Asks for room for the next block, of so many bytes. False: it must not be exported before the callable is called.
 
-That happens once, when there is room, which is that block's then, or never when nobody wants more of them.
+The call comes once, when there is room, which is kept for the block. It never comes when the reader has left.
 """
 
 

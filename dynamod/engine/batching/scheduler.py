@@ -1,4 +1,4 @@
-"""The state that schedulers share: who waits, who runs, over which pool. Pure: no clock, no tasks."""
+"""The state that schedulers share: waiting sequences, running sequences, their pool. Pure: no clock, no tasks."""
 
 from abc import ABC, abstractmethod
 from collections import deque

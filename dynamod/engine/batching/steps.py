@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from dynamod.message.kv_events import ForwardPass, QueuedRequests, ScheduledRequests
 
-from ..base import StepClock
+from ..step_clock import StepClock
 from .scheduler import BatchScheduler
 
 NOTHING = ScheduledRequests(0, 0, 0.0, 0, 0, 0, 0.0)
@@ -36,7 +36,7 @@ def forward_pass(
 
 
 def milliseconds(seconds: float) -> float:
-    """For a load, with two digits: whoever gets it is told of each change."""
+    """For a load, with two digits, because subscribers are told of each change."""
     return float(f"{1000 * seconds:.2g}")
 
 

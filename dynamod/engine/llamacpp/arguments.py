@@ -35,7 +35,7 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     `stepwise_continuation`: the tokens of an answer that goes on here are computed one by one, as they were. That takes
     as long as answering, and gives the bits of an answer that was never interrupted; else another token may be drawn.
     `max_cached_seqs`: ends of finished answers that the prefix cache keeps apart. `idle_tokens`: KV cells of finished
-    requests that are kept in any case. More are kept while prompts ask for those that went: on a CPU each cell in use
+    requests that are kept in any case. More are kept while prompts ask for evicted ones: on a CPU each cell in use
     makes steps slower. `n_gpu_layers`: -1 is all.
     `n_threads`: None is OMP_NUM_THREADS, else one per core; `n_threads_batch`: for prompts, None is the same.
     `swa_full`: a sliding window keeps all cells, which the prefix cache needs; else it is off for such models.

@@ -20,7 +20,8 @@ from dynamod.preprocess import checks
 from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
-from ..base import Engine, EngineOptions, EngineStatistics, Spawn, StepClock
+from ..base import Engine, EngineOptions, EngineStatistics, Spawn
+from ..step_clock import StepClock
 from .arguments import LlamaCppArguments, arguments_of
 from .embedding_model import EmbeddingModel
 from .engine import CLOSE
@@ -43,7 +44,7 @@ class Asked:
 
     @property
     def over(self) -> bool:
-        """Nobody waits for it any more."""
+        """Whether no client waits for the vectors any more."""
         return self.reply.cancelled or self.reply.ended
 
 

@@ -16,9 +16,9 @@ from .model import REASONS, Batch, Model, StepFailed, Work
 from .parameters import FLASH, POOLINGS, context_parameters
 
 MOST = 8192
-"""Tokens that are computed at once where nobody says more; memory for intermediate values grows with them."""
+"""Tokens that are computed at once by default. Memory for intermediate values grows with them."""
 SCORES = 512 << 20
-"""Bytes of attention scores up to which flash attention is off where nobody says. With it the numbers of a vector
+"""Bytes of attention scores up to which flash attention is off by default. With it the numbers of a vector
 differ by some 1e-4 with what is computed beside the text."""
 ALIGNED = 16
 """Without it each text begins at a multiple of so many tokens of the batch: then sums are formed in the same order

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from pathlib import Path
 
@@ -13,17 +13,21 @@ from dynamod.actor.threads import last_work
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.discovery import Adapter, Capabilities, ModelCard
-from dynamod.message.errors import BadRequest, NotFound, RequestError, UserError
+from dynamod.message.errors import BadRequest, RequestError, UserError
 from dynamod.message.kv_events import Load
 from dynamod.message.worker import MATCHED, Generate
 from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
-from ..base import EngineOptions, Spawn, StepClock
+from ..adapters import AdapterManager
+from ..base import EngineOptions, Spawn
 from ..batching.engine import BatchingEngine
 from ..batching.handoff import AskRoom, Done, Held, Put, unlimited
 from ..batching.steps import Chunk
-from ..lora import LATE, digested
+from ..capabilities import Exported
+from ..lora import digested
+from ..step_clock import StepClock
+from .adapter_store import LlamaCppAdapters
 from .arguments import LlamaCppArguments, arguments_of
 from .files import gguf_file
 from .handoff import Export, HeldRequest, Shared, Totals
@@ -58,8 +62,9 @@ class LlamaCpp(BatchingEngine):
         grammars=True,
         forms=MATCHED,
         prompt_logprobs=True,
-        lora=True,
     )
+
+    adapters: AdapterManager | None = None
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         self.arguments: LlamaCppArguments = arguments_of(options.arguments, options.kv_cache_block_size)
@@ -67,10 +72,8 @@ class LlamaCpp(BatchingEngine):
         self._totals = Totals()
         budget = StepBudget(self.arguments.step_seconds, self.block_size, self.arguments.max_num_batched_tokens)
         self._steps = Steps(self, budget)
-        self._layout = ""
         self._whole = False  # the state of a prompt is handed off in place of its blocks
         self._model: Model | None = None
-        self._adapters: dict[str, bool] = {}  # those that are loaded, by digest: whether the card lists them
 
     async def start(self) -> None:
         """Read the card, load in the thread, compute a first few tokens. Raises UserError."""
@@ -91,13 +94,20 @@ class LlamaCpp(BatchingEngine):
             log.warning("llama.cpp: the context is cut to the %d KV cells there are", model.context_length)
             card = await self._model_card(path, context_length=model.context_length)
         ends = tuple(dict.fromkeys((*card.eos_token_ids, *model.vocabulary.ends)))
-        card = self.described(msgspec.structs.replace(card, eos_token_ids=ends))
-        ranged, self._whole = model.ranges is not None, model.states is not None
-        either = ranged or self._whole
-        can = {"handoff": either, "stored_blocks": ranged, "role_switch": either}
-        capabilities = msgspec.structs.replace(card.capabilities, **can)
-        self._card = msgspec.structs.replace(card, capabilities=capabilities, adapters=tuple(adapters))
-        self._adapters = {one.digest: True for one in adapters}
+        self._whole = model.states is not None
+        by_block: Seq[Exported] = ("prompts", "stored") if model.ranges is not None else ()
+        self.exports = by_block or (("prompts",) if self._whole else ())
+        store = LlamaCppAdapters(
+            self._steps,
+            path,
+            adapters,
+            model=lambda: self._model,
+            listed=lambda: self._card.adapters,
+            spawn=self.spawn,
+        )
+        self.adapters = AdapterManager(self, store)
+        card = msgspec.structs.replace(card, eos_token_ids=ends, adapters=tuple(adapters))
+        self._card = self.described(card)
         self._cells = Cells(
             self._steps.operations.append,
             blocks=model.cells // self.block_size,
@@ -134,45 +144,7 @@ class LlamaCpp(BatchingEngine):
         model = self._model = Model(path, self.arguments, context, lambda: not self._steps.stopped.is_set(), adapters)
         model.vocabulary.compare(open_card(card).build())
         warms()
-        rate = model.warm()
-        self._layout = model.layout
-        return rate
-
-    def holds_adapter(self, digest: str) -> bool:
-        """Until its memory has been given back."""
-        return digest in self._adapters
-
-    async def take_adapter(self, adapter: Adapter) -> None:
-        """Load it in the thread, between two steps."""
-        assert self._model is not None
-        assert self.options.path is not None
-        if not self.holds_adapter(adapter.digest):
-            await asyncio.to_thread(check_adapters, (adapter,), gguf_file(self.options.path))
-        before = self._adapters.get(adapter.digest)
-        self._adapters[adapter.digest] = self._steps.scheduler.adapters = True  # nobody frees it meanwhile
-        try:
-            await asyncio.wrap_future(self._steps.thread.submit(self._model.adapters.load, adapter))
-        except UserError:
-            if before is None:
-                del self._adapters[adapter.digest]
-            raise
-
-    async def leave_adapter(self, adapter: Adapter) -> None:
-        """Free it when no request needs it, and those that do not know yet have come."""
-        if all(one.digest != adapter.digest for one in self._card.adapters):
-            self._adapters[adapter.digest] = False
-            self.spawn(self._drop_adapter(adapter.digest), f"unload {adapter.name}")
-
-    async def _drop_adapter(self, digest: str) -> None:
-        scheduler = self._steps.scheduler
-        await asyncio.sleep(LATE)
-        while scheduler.has(digest):  # noqa: ASYNC110 - it knows no waiters
-            await asyncio.sleep(LATE)
-        if self._adapters.get(digest) is not False or self._model is None:
-            return  # loaded again, or freed already
-        del self._adapters[digest]
-        scheduler.forget(digest)
-        await asyncio.wrap_future(self._steps.thread.submit(self._model.drop_adapter, digest))
+        return model.warm()
 
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
         """Have a request computed. Raises BadRequest for ids that the model does not know, NotFound for an adapter."""
@@ -183,7 +155,8 @@ class LlamaCpp(BatchingEngine):
 
     def _sequence(self, request: Generate, reply: Reply, limit: int) -> Sequence:
         assert self._model is not None
-        _require_adapter(request, self._adapters)
+        assert self.adapters is not None
+        self.adapters.require(request)
         matcher = self.grammars().matcher(request.grammar) if request.grammar is not None else None
         stream = Stream(request, reply, self._model.vocabulary.size, limit, matcher)
         ids = tokens.unpack(request.token_ids + request.prior_output)
@@ -197,11 +170,11 @@ class LlamaCpp(BatchingEngine):
             return sequence
         return self._steps.asked(sequence)
 
-    # KV blocks, as `BatchingEngine` says; with `capabilities.handoff` on the card.
+    # KV blocks, as `BatchingEngine` says; where `exports` is not empty.
 
     def layout(self) -> str:
         """Digest of all that must agree for the bytes of a block to mean the same; empty without hand-off."""
-        return self._layout
+        return self._model.layout if self._model is not None else ""
 
     def export(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
         """Compute a prompt but for its last token, and put each full block, or the state; returns what cancels it.
@@ -209,9 +182,10 @@ class LlamaCpp(BatchingEngine):
         A request that cannot be served is an error given to `done`.
         """
         assert self._model is not None
+        assert self.adapters is not None
         try:
-            _require_adapter(request, self._adapters)
-            if not self._layout:
+            self.adapters.require(request)
+            if not self.exports:
                 raise BadRequest("this worker exports no blocks")
             split = _split(self._whole, self.block_size, exportable(request, self._model.vocabulary.size, self.room))
         except RequestError as error:
@@ -308,9 +282,3 @@ def _split(whole: bool, size: int, length: int) -> int:
     token.
     """
     return length - 1 if whole else (length - 1) // size * size
-
-
-def _require_adapter(request: Generate, adapters: Collection[str]) -> None:
-    """Raise NotFound for an adapter that is not among the loaded ones (digests)."""
-    if request.adapter is not None and request.adapter.digest not in adapters:
-        raise NotFound(f"the adapter {request.adapter.name!r} is not loaded here any more", param="model")

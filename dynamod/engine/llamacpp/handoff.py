@@ -1,4 +1,4 @@
-"""Prompts that are exported, and those that blocks come for. Pure: the thread does what `operate` is given.
+"""Prompts that are exported, and prompts that are imported. Pure: the thread does what `operate` is given.
 
 Nothing is found by the prefix cache, nor computed on, before the thread has said that its import succeeded.
 """
@@ -22,7 +22,7 @@ log = logging.getLogger("dynamod.engine")
 
 @dataclass(slots=True)
 class Totals:
-    """Blocks so far. `refused`: those that could not be imported, and were computed."""
+    """Blocks so far. `refused`: blocks that could not be imported, and were computed."""
 
     exported: int = 0
     imported: int = 0

@@ -1,9 +1,9 @@
-"""Which KV cells belong to whom: blocks in use and blocks cached, and the llama.cpp sequence (slot) that keeps each.
+"""The owners of KV cells: blocks in use and blocks cached, and the llama.cpp sequence (slot) that keeps each.
 
 llama.cpp gives cells to sequences, not to blocks: a cell is freed when no sequence holds it any more. So each full
-block has an owner, the slot that keeps its cells when nobody uses them. A sequence that ends leaves its slot to the
-blocks that this slot owns; one that takes cached blocks has their cells copied to its own slot (no data moves) and owns
-them from then on, so that slots of old turns of a conversation empty themselves.
+block has an owner, the slot that keeps its cells while no sequence uses them. A sequence that ends leaves its slot to
+the blocks that this slot owns. A sequence that takes cached blocks has their cells copied to its own slot (no data
+moves) and owns them from then on, so that slots of old turns of a conversation empty themselves.
 """
 
 from array import array
@@ -112,8 +112,8 @@ class Sequence:
 
 
 class Cells:
-    """`operate` gets what has to happen to the cells, in order. `publish` gets the events of blocks: those that can be
-    found from now on, and those that cannot any more. `idle`: blocks that nobody uses which are kept in any case; None:
+    """`operate` gets what has to happen to the cells, in order. `publish` gets the events of blocks: blocks that can be
+    found from now on, and blocks that cannot any more. `idle`: number of unused blocks that are kept in any case; None:
     all, while there is room.
     """
 
@@ -131,7 +131,7 @@ class Cells:
         self.pool = BlockPool(blocks, caching=caching, removed=self._evicted)
         self.size, self.slots, self.caching = size, slots, caching
         self.idle = IdleLimit(blocks if idle is None else idle, blocks)
-        self.copying = False  # somebody copies blocks, and calls `shrink` behind that
+        self.copying = False  # blocks are being copied to tiers, and `shrink` is called after that
         self._operate, self._publish = operate, publish
         self._free = list(reversed(range(slots)))
         self._open: dict[int, Sequence] = {}
@@ -235,7 +235,7 @@ class Cells:
             self.shrink()
 
     def shrink(self) -> None:
-        """Drop blocks that nobody uses, above those that are worth their price."""
+        """Drop unused blocks, beyond the number that is worth its price."""
         self.pool.shrink(self.idle.blocks)
 
     def _name(self, sequence: Sequence, index: int, name: int) -> None:
@@ -289,7 +289,7 @@ class Cells:
         return slot
 
     def _evicted(self, names: Seq[int]) -> None:
-        """Blocks that nobody uses go, all of them kept by slots of ended sequences."""
+        """Unused blocks go. Slots of ended sequences have kept all of them."""
         self.idle.evicted(names)
         by_slot: dict[int, list[int]] = {}
         for name in names:

@@ -1,4 +1,4 @@
-"""LoRA adapters in llama.cpp: their files, checked by the header; those that are loaded, and which of them computes.
+"""LoRA adapters in llama.cpp: their files, checked by the header; the loaded ones, and which of them computes.
 
 A context computes with one set of adapters at a time, here with one adapter or none.
 """

@@ -1,6 +1,7 @@
 """One loaded model with its context: steps, and what happens to KV cells in between. Blocks; one thread at a time."""
 
 import ctypes
+import functools
 import logging
 import os
 import time
@@ -57,7 +58,7 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """Of its tokens, from the first on, those that are scored."""
+        """Number of its tokens that are scored, from the first on."""
         return 0 if self.scores is None else self.scores.rows(self.start, len(self.ids))
 
 
@@ -66,7 +67,7 @@ class Model:
 
     `shares`: whether a prefix of one sequence can be given to another. `ranges`: exports and imports blocks, where the
     prefix cache is on and there is a sequence left for it; `states`: whole states, of a model that cannot share a
-    prefix. `adapters`: those that are loaded.
+    prefix. `adapters`: the loaded ones.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class Model:
         """Of a block for another worker, or of a prompt's state at least; 0 where there are none."""
         return 0 if self._transfers is None else self._transfers.export_bytes
 
-    @property
+    @functools.cached_property
     def layout(self) -> str:
         """Digest of what must agree with another process for blocks to be exchanged; empty where they are not."""
         if self._transfers is None:

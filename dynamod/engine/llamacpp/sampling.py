@@ -2,7 +2,7 @@
 
 The order is vLLM's: log probabilities are of the raw logits; then the form of the answer, logit_bias and min_tokens,
 penalties, temperature, min_p, top_k, top_p. The draw is a Gumbel race whose noise is a hash of seed, position and token
-id: who continues the answer elsewhere draws with the same noise, and a small error of a logit changes the token only
+id: a worker that continues the answer draws with the same noise, and a small error of a logit changes the token only
 when two were so close.
 
 Where nothing is cut off, noise for each id of a large vocabulary would take milliseconds. There blocks of ids race
@@ -48,7 +48,7 @@ class Picked:
 
 
 class Sampler:
-    """One answer's choices. `prompt` and `output`: what is there already, for penalties.
+    """One answer's choices. `prompt` and `output`: ids so far, for penalties.
 
     `forbidden`: ids that must not come before `min_tokens` tokens of output. `seed`: any integer. `matcher`: of the
     form that the answer keeps to, behind `output`.

@@ -7,7 +7,7 @@ begin with what `ahead` returns before that; then it calls neither `plan` nor `f
 
 A step computes with one adapter or with none. Where there are adapters, each has its turn of TURN steps, or of fewer
 when it has nothing to compute; the next turn has the one whose last was longest ago. Sequences are admitted in their
-order, whoever has the turn.
+order, with or without the turn.
 
 Sequences whose blocks are exported are prompts like others, and end with their last block. One that has been computed,
 while blocks of it wait for room where they go, is held. Other held ones wait for blocks from elsewhere, in cells of
@@ -26,7 +26,7 @@ from .kv_cells import Cells, Sequence
 from .scores import SCORED
 
 TURN = 4
-"""Steps of a turn: the first of them costs some milliseconds more, and who has no turn waits."""
+"""Steps of a turn: the first of them costs some milliseconds more, and sequences without the turn wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Scheduler(BatchScheduler[Sequence]):
 
     @property
     def decoding(self) -> bool:
-        """Whether somebody waits for the next token of an answer that has begun."""
+        """Whether a client waits for the next token of an answer that has begun."""
         return any(sequence.missing == 1 for sequence in self.running)
 
     def plan(self, chunk: int) -> list[Row]:
@@ -160,7 +160,7 @@ class Scheduler(BatchScheduler[Sequence]):
         ready = [sequence for sequence in self._with(adapter) if sequence.missing == 1]
         rows = [self._row(sequence, 1) for sequence in ready if sequence.slot >= 0 and self._grow(sequence)]
         left = min(self._budget - len(rows), max(1, chunk))
-        promised: set[int] = set()  # blocks that this step computes: who needs the same ones takes them afterwards
+        promised: set[int] = set()  # blocks that this step computes: other sequences take them afterwards
         for sequence in self._with(adapter):
             if sequence.missing > 1 and left > 0:
                 left -= self._chunk(sequence, left, rows, promised)
@@ -277,7 +277,7 @@ class Scheduler(BatchScheduler[Sequence]):
         while not self.cells.grow(sequence, sequence.computed):
             if self._drop():
                 continue
-            victim = self.running[-1]  # always the last of those that run, so the order of the queue stays
+            victim = self.running[-1]  # always the last running one, so the order of the queue stays
             self.preempt(victim)
             if victim is sequence:
                 return False
@@ -313,7 +313,7 @@ class Scheduler(BatchScheduler[Sequence]):
             self.held.append(sequence)
 
     def resume(self, sequence: Sequence) -> None:
-        """There is room for blocks of an export that had none; those that had to give way are computed again."""
+        """There is room for blocks of an export that had none. Blocks that had to give way are computed again."""
         if sequence in self.held and sequence.slot < 0:
             self.held.remove(sequence)
             self.waiting.appendleft(sequence)

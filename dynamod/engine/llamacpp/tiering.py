@@ -55,7 +55,7 @@ class Tiering:
         self._tiers, self._shared, self._ranges = tiers, shared, ranges
         self._later, self._rate, self._wake = later, rate, wake
         self._queue: deque[int] = deque()  # blocks to copy
-        self._copying: set[int] = set()  # those, and those that are being exported
+        self._copying: set[int] = set()  # blocks to copy, and blocks that are being exported
         self._loads: list[_Load] = []
         self.pending = False
 
@@ -73,7 +73,7 @@ class Tiering:
                 copying.add(name)
                 self._queue.append(name)
         if self._queue:
-            self._shared.cells.copying = True  # they stay until then, if nobody needs their room
+            self._shared.cells.copying = True  # they stay until then, unless their room is needed
             self._wake()
 
     def fetch(self, sequence: Sequence) -> bool:

@@ -13,7 +13,7 @@ log = logging.getLogger("dynamod.engine")
 
 
 class Vocabulary:
-    """`size`: ids there are. `ends`: those that llama.cpp takes for the end of an answer."""
+    """`size`: number of ids. `ends`: ids that llama.cpp takes for the end of an answer."""
 
     def __init__(self, api: Any, model: Any) -> None:
         self._api, self._vocab = api, api.llama_model_get_vocab(model)

@@ -17,7 +17,8 @@ from dynamod.preprocess import checks
 from dynamod.preprocess.model import Model
 from dynamod.transport.base import Reply
 
-from ..base import Engine, EngineOptions, EngineStatistics, Spawn, StepClock
+from ..base import Engine, EngineOptions, EngineStatistics, Spawn
+from ..step_clock import StepClock
 from .loading import load
 
 log = logging.getLogger("dynamod.engine")

@@ -123,7 +123,7 @@ class MistralRs(Engine[Chat]):
     # On the event loop.
 
     def _cancel(self, stream: _Stream) -> None:
-        """Reading stops at the next text; mistralrs frees the slot when nobody holds the iterator."""
+        """Stop reading at the next text. mistral.rs frees the slot when its iterator is dropped."""
         stream.cancelled = True
         if stream.future is not None and stream.future.cancel():
             self._ended(stream)
@@ -162,7 +162,7 @@ class MistralRs(Engine[Chat]):
     def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:  # the loop is closed: nobody listens any more
+        except RuntimeError:  # the loop is closed
             log.debug("mistralrs: an answer came after the end")
 
     def _serve(self, stream: _Stream, prepared: Prepared, grammar: Grammar | None, request_id: str) -> None:

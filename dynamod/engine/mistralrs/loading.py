@@ -75,7 +75,7 @@ def max_seqs(arguments: Mapping[str, Any]) -> int:
 
 def load(options: EngineOptions) -> Any:
     """Load the model. Blocks for as long as that takes. Raises UserError."""
-    # Rust reads RUST_LOG once, at import: its own notes (with the whole chat template) are for who asks for them.
+    # Rust reads RUST_LOG once, at import: its own notes have the whole chat template.
     os.environ.setdefault("RUST_LOG", "warn")
     if _on_cpu():
         log.info("mistralrs computes with %d threads (%s)", set_rayon_threads(), RAYON)

@@ -21,10 +21,11 @@ class SchedulerSettings(TierSettings, frozen=True, kw_only=True, forbid_unknown_
 
     `block_size`, `max_num_batched_tokens` (of one iteration) in tokens, `num_gpu_blocks` in blocks. `max_num_seqs`:
     sequences that run at a time. `watermark`: share of the blocks that admission leaves free. `enable_prefix_caching`:
-    blocks are kept for later. `enable_chunked_prefill`: a prompt may be computed in parts. `preemption_mode`: who gives
-    way when the blocks are used up, the newest (lifo) or the oldest (fifo). `kv_bytes_per_token`: what a block has for
-    each of its tokens, in a tier or for another worker. `host_gbps`, `disk_gbps`: how fast blocks come from tiers, in
-    gigabytes per second. Tiers have no bytes here, so `kv_disk_path` has no effect, and a restart empties them.
+    blocks are kept for later. `enable_chunked_prefill`: a prompt may be computed in parts. `preemption_mode`: which
+    sequence gives way when the blocks are used up, the newest (lifo) or the oldest (fifo). `kv_bytes_per_token`: bytes
+    of a block for each token, in a tier or for another worker. `host_gbps`, `disk_gbps`: how fast blocks come from
+    tiers, in gigabytes per second. Tiers have no bytes here, so `kv_disk_path` has no effect, and a restart empties the
+    tiers.
     """
 
     block_size: _Count = 64
@@ -61,7 +62,7 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
     `speedup_ratio`: 2 is twice as fast as the real engine, 0 does not wait at all. `dp_size`: data-parallel ranks, each
     with `num_gpu_blocks` and steps of its own; the worker itself places requests. `startup_time`: seconds that loading
     takes. `timing`: a key of `timing.TIMINGS`. `seed`: for requests without one. `transfer_gbps`: how fast blocks come
-    from another worker, in gigabytes per second; 0: as fast as the bytes come. `kv_transfer`: who moves that: the
+    from another worker, in gigabytes per second; 0: as fast as the bytes come. `kv_transfer`: what moves them: the
     worker, or the mocker itself as real engines do, by `pull` as vLLM, or by `rendezvous` as SGLang, whose decode
     workers compute no prompts. `embedding_length`: numbers of a vector.
     """

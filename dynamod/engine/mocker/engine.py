@@ -11,15 +11,16 @@ import msgspec
 from dynamod.kvcache.hashes import PrefixHashes, block_hashes
 from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
-from dynamod.message.discovery import PREFILL, Capabilities, DisaggregationMode, ModelCard
+from dynamod.message.discovery import PREFILL, Capabilities, ModelCard
 from dynamod.message.kv_events import Removed, Stored
 from dynamod.message.worker import MATCHED, Embed, Generate, Grammar, TransferShape
 from dynamod.transport.base import Reply
 
-from ..base import EngineOptions, Spawn, StepClock
+from ..base import EngineOptions, Spawn
 from ..batching.engine import BatchingEngine
 from ..batching.handoff import AskRoom, Done, Held, Put, unlimited
 from ..batching.steps import Chunk
+from ..step_clock import StepClock
 from . import output
 from .arguments import MockerArguments, arguments_of
 from .embedding import Embedder
@@ -67,7 +68,7 @@ class Rank:
         self._work.set()
 
     def drop(self, export: Export) -> None:
-        """Nobody wants a prompt any more. Does nothing the second time."""
+        """Stop exporting a prompt. Does nothing the second time."""
         if export in self.exports:
             self.exports.remove(export)
             self.scheduler.remove(export.sequence)
@@ -144,13 +145,12 @@ class Mocker(BatchingEngine):
         seed=True,
         deterministic=True,
         min_tokens=True,
-        handoff=True,
-        stored_blocks=True,
-        role_switch=True,
         grammars=True,
         forms=MATCHED,
         matryoshka=True,
     )
+
+    own_transfer: MockerTransfer | None = None
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         self.arguments: MockerArguments = arguments_of(options.arguments, options.kv_cache_block_size)
@@ -163,6 +163,8 @@ class Mocker(BatchingEngine):
         arguments = self.arguments
         card, vocabulary = await self._read()
         self.caching = arguments.enable_prefix_caching
+        if arguments.kv_transfer == "worker":
+            self.exports = ("prompts", "stored")
         types = (*card.types, "embeddings", "score")
         self._card = msgspec.structs.replace(
             self.described(card), types=types, embedding_length=arguments.embedding_length
@@ -183,7 +185,9 @@ class Mocker(BatchingEngine):
             self.spawn(rank.run(), f"steps of rank {number}")
         if arguments.kv_transfer != "worker":
             mode, transfer = self.options.disaggregation_mode, self._transfer(arguments.kv_transfer)
-            self.own_transfer, self._card = transfer, _moving(self._card, transfer, mode)
+            if mode != "aggregated" or not transfer.needed:  # as SGLang, which is told its part when it starts
+                self.own_transfer = transfer
+                self._card = self.described(self._card, needs_prefill=transfer.needed and mode == "decode")
             if mode == PREFILL:
                 await transfer.listen(self.options.transfer_host)
 
@@ -204,14 +208,14 @@ class Mocker(BatchingEngine):
             reply.on_cancel(task.cancel)
             return
         transfer = self.own_transfer
-        if isinstance(transfer, MockerTransfer) and (request.handoff or self._card.capabilities.needs_prefill):
+        if transfer is not None and (request.handoff or self._card.capabilities.needs_prefill):
             transfer.answer(request, reply)
         else:
             super().submit(request, reply)
 
     async def close(self) -> None:
         """Hand out no more prompts."""
-        if isinstance(self.own_transfer, MockerTransfer):
+        if self.own_transfer is not None:
             self.own_transfer.close()
 
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
@@ -357,11 +361,3 @@ def _held_to_the_form(grammar: Grammar) -> Grammar:
 def _name(stream: Stream, caching: bool) -> Callable[[int], int | None]:
     """The names of a sequence's blocks; without a cache no block can be found again."""
     return stream.name if caching else lambda _index: None
-
-
-def _moving(card: ModelCard, transfer: MockerTransfer, mode: DisaggregationMode) -> ModelCard:
-    """The card of an engine that moves KV blocks by itself."""
-    takes = not transfer.needed or mode != "aggregated"  # as SGLang, which is told its part when it starts
-    needs = transfer.needed and mode == "decode"
-    can = {"handoff": takes, "needs_prefill": needs, "stored_blocks": False, "role_switch": False}
-    return msgspec.structs.replace(card, capabilities=msgspec.structs.replace(card.capabilities, **can))

@@ -96,7 +96,7 @@ class StoredExport:
 
 
 class Imports:
-    """A request whose blocks come from elsewhere (`batching.handoff.Held`). Until `go` it uses those that are here."""
+    """A request whose blocks come from another worker (`batching.handoff.Held`). Until `go` it uses own blocks."""
 
     def __init__(self, sequence: Scheduled, rank: "Rank", arguments: MockerArguments) -> None:
         self._sequence, self._rank, self._scheduler = sequence, rank, rank.scheduler

@@ -74,7 +74,7 @@ class MockerTransfer(OwnTransfer):
                 await prompt.read.wait()
         except TimeoutError:
             self.expired += 1
-            raise EngineFailed("nobody has read the blocks of the prompt") from None
+            raise EngineFailed("no worker has read the blocks of the prompt in time") from None
         finally:
             cancel()
             prompt.drop()
@@ -134,7 +134,7 @@ class Prompt:
         self._send()
 
     def attach(self, reader: asyncio.Transport) -> None:
-        """Somebody asks for it; another one may have, and has died."""
+        """Send the prompt to this reader, in place of a reader that has asked before and has died."""
         self._reader = reader
         self._send()
 
@@ -157,7 +157,7 @@ class _Source(asyncio.Protocol):
         self._prompt: Prompt | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody has connected."""
+        """A reader has connected."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
 
     def data_received(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """Continuous batching without a model: which sequences run in an iteration, what it costs, which blocks it takes.
 
-Pure: no clock, no tasks. `Scheduler.step` decides one iteration and performs it at once; whoever calls it waits for the
-time that the iteration takes, then hands out its tokens. The engine does so in real time, the replay in virtual time.
+Pure: no clock, no tasks. `Scheduler.step` decides one iteration and performs it at once. The caller waits for the time
+that the iteration takes, then hands out its tokens: the engine in real time, the replay in virtual time.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One iteration: how long it takes, and who has a new token at its end.
+    """One iteration: how long it takes, and which sequences have a new token at its end.
 
     `finished`: of these, and of the prompts without an answer. `context`: KV tokens of sequences whose prompts had been
     computed before. `chunks`: the parts of prompts.
@@ -147,7 +147,7 @@ class Scheduler(BatchScheduler[Sequence]):
         tokens: list[Sequence] = []
         finished: list[Sequence] = []
         decoding = [sequence for sequence in self.running if sequence.computed >= sequence.total]
-        if context:  # who was prefilled in this iteration gets a first token from that
+        if context:  # sequences that were prefilled in this iteration have their first tokens
             ms += self._timing.decode_ms(context / self._capacity)
         for sequence in decoding:
             if sequence.computed < sequence.total:
@@ -274,10 +274,10 @@ class Scheduler(BatchScheduler[Sequence]):
         return True
 
     def _victim(self, sequence: Sequence) -> Sequence:
-        """Who gives way to `sequence`: the newest, perhaps itself; or the oldest other one.
+        """Returns the sequence that gives way to `sequence`: the newest, perhaps itself; or the oldest other one.
 
-        With the oldest, were it itself, two could give way to each other for ever. Who has had its last token in this
-        iteration is left out: its blocks are free at the end.
+        Were the oldest `sequence` itself, two sequences could give way to each other without end. A sequence that has
+        had its last token in this iteration is left out: its blocks are free at the end.
         """
         if self._settings.preemption_mode == "lifo":
             return self.running[-1]

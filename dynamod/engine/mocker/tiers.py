@@ -81,7 +81,7 @@ class Loads:
         self.all.append(Load(sequence, held, here, names, due))
 
     def copy(self, names: Seq[Block]) -> None:
-        """Blocks that are in the device now: those that were asked for often enough are copied."""
+        """Copy blocks that have come into the device, as far as they were asked for often enough."""
         for name in reversed(names):
             if isinstance(name, int) and self.tiers.wants(name):
                 self.tiers.put(name, self._size)
@@ -102,7 +102,7 @@ class Loads:
         return here
 
     def drop(self, sequence: "Sequence") -> Load | None:
-        """Nobody waits for a prompt any more; its load, if there is one."""
+        """No request waits for a prompt any more. Returns the load of the prompt, None where there is none."""
         found = next((load for load in self.all if load.sequence is sequence), None)
         if found is not None:
             self.all.remove(found)

@@ -12,7 +12,7 @@ from dynamod.transport.base import Reply
 from .upstream import Mask
 
 MAX_EVENT = 8 * 1024 * 1024
-"""Bytes of one event: who sends more without an end of line sends no events."""
+"""Bytes of one event: a server that sends more without an end of line sends no events."""
 _PLAIN = ("content", "role")
 _REASONS = {"eos": "stop", "stop_sequence": "stop", "max_tokens": "length"}
 """What some servers say in place of OpenAI's finish reasons."""
@@ -127,7 +127,7 @@ class Answer:
         count = 1 if self._most is None or self.count < self._most else 0
         self.count += count
         if not more and not choice.logprobs and isinstance(content, str):
-            # Who ends the answer before the server does has the prompt's count, where each chunk tells it.
+            # An ingress that ends the answer before the server does has the prompt's count, where each chunk tells it.
             self._reply.text(content, count, None, self._usage.prompt_tokens)
             return
         if count:

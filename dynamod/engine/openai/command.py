@@ -35,7 +35,7 @@ def free_port() -> int:
 class Command:
     """A running program. It stays in the process group of the worker: what it starts is killed with that.
 
-    `ready`: it has answered. Until then its output is logged for who debugs only: a start that fails is one line.
+    `ready`: it has answered. Until then its output is logged at level debug: a start that fails is one line.
     """
 
     def __init__(self, transport: asyncio.SubprocessTransport, process: Process, program: str, spawn: Spawn) -> None:

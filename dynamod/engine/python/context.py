@@ -1,4 +1,4 @@
-"""The context of one request: its id, and whether anybody still waits for the answer."""
+"""The context of one request: its id, and whether a reader still waits for the answer."""
 
 import asyncio
 import uuid
@@ -8,8 +8,8 @@ from collections.abc import Callable
 class Context:
     """What a handler is given beside the request, and what a caller may give a request to be able to stop it.
 
-    Stopped: the answer is not wanted any more, finish soon. Killed: nobody reads what else comes. A handler that hands
-    its own context to calls of other endpoints has them stopped with its own.
+    Stopped: the answer is not wanted any more, and the handler should finish soon. Killed: the reader has left. A
+    handler that gives its own context to calls of other endpoints has these calls stopped with its own request.
     """
 
     def __init__(self, id: str | None = None) -> None:  # noqa: A002 - the original's name
@@ -26,7 +26,7 @@ class Context:
         return self._stopped
 
     def is_killed(self) -> bool:
-        """Whether nobody reads any more."""
+        """Whether the reader has left."""
         return self._killed
 
     def stop_generating(self) -> None:
@@ -50,7 +50,7 @@ class Context:
         return future
 
     def kill(self) -> None:
-        """Stop, and mark that nobody reads any more."""
+        """Stop, and mark that the reader has left."""
         self._killed = True
         self.stop_generating()
 

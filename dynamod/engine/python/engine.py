@@ -1,4 +1,4 @@
-"""A user's handler as an engine of the worker actor, like those that ship; `pystr:FILE` and `pytok:FILE` load it."""
+"""A user's handler as an engine of the worker actor. `pystr:FILE` and `pytok:FILE` load the file with the handler."""
 
 import ast
 import asyncio

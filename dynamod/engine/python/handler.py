@@ -91,7 +91,7 @@ Raises RequestError for an item that is none.
 
 
 def _ended() -> bool:
-    """Whether somebody has cancelled the current task; a handler may raise CancelledError by itself."""
+    """Whether the current task has been cancelled. A handler may raise CancelledError on its own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -99,7 +99,7 @@ def _ended() -> bool:
 class Calls:
     """The requests that a handler works on, each a task of the endpoint's actor; each ends with its reader.
 
-    `private`: the callers are clients from outside, who are not told the text of an exception.
+    `private`: the callers are clients from outside, and errors do not contain the text of an exception.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Calls:
         reply.on_cancel(lambda: self._left(task, context))
 
     def stop(self) -> None:
-        """Tell all contexts that nobody reads any more; the tasks end with their actor."""
+        """Tell all contexts that their readers have left. The tasks end with their actor."""
         for context in list(self._contexts.values()):
             context.kill()
 
@@ -151,7 +151,7 @@ class Calls:
                     aclosing(self._handler.answers(request, context, mask)) as items,
                 ):
                     async for item in items:
-                        left = None if reply.cancelled else take(item)  # nobody reads, but the handler may go on
+                        left = None if reply.cancelled else take(item)  # a handler may continue without a reader
                         if left == 0:
                             break
                         if left is not None and bound.when() is None:

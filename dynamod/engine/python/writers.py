@@ -148,7 +148,7 @@ class ChunkWriter:
 class VectorWriter:
     """Takes vectors: dicts with `embeddings` (lists of numbers), or OpenAI's answers, all of which are sent at the end.
 
-    `told`: what the handler tells of `prompt_tokens` counts, for nobody else knows.
+    `told`: `prompt_tokens` are those of the handler, which is the only source of that number.
     """
 
     def __init__(self, reply: Reply, name: str, *, told: bool = False) -> None:

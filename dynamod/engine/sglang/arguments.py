@@ -29,7 +29,7 @@ NAMES = Names(
 )
 
 PAGE_SIZE = 64
-"""Tokens of a block where nobody says: SGLang's own is one, and each block would be an event and a hash."""
+"""Tokens of a block by default: SGLang's own default is one, and each block would be an event and a hash."""
 CPU_TOKENS = 32768
 """KV cells on a CPU, at most, and at most four contexts: SGLang would take nearly all free memory."""
 
@@ -67,7 +67,7 @@ def defaults(values: Mapping[str, Any], *, sockets: str, context: int = 0, cpu: 
 
 
 def check(given: Mapping[str, Any], _block_size: int | None = None) -> TierSettings:
-    """The tiers. Raises UserError for those that cannot be, whatever else is given."""
+    """The tiers. Raises UserError for tiers that cannot be, independent of other arguments."""
     return split(NAMES, given)[0]
 
 

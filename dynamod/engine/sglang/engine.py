@@ -80,10 +80,11 @@ class SgLang(AdapterEngine):
         if compiles_forms(arguments):
             self.can = msgspec.structs.replace(self.can, grammars=True, forms=FORMS)
         if (mode := self.options.disaggregation_mode) != "aggregated":
-            self.can = msgspec.structs.replace(self.can, handoff=True, needs_prefill=mode == "decode")
+            self.can = msgspec.structs.replace(self.can, needs_prefill=mode == "decode")
             self.own_transfer = self._transfer(values)
         if values.get("is_embedding"):
             self.embedding_length, self.can = int(manager.model_config.hidden_size), Capabilities()
+            self.own_transfer = None  # vectors have no prompts that go elsewhere
         events = json.loads(values["kv_events_config"] or "{}")
         if events.get("publisher") == "zmq" and not arguments.disable_radix_cache:
             self.serve_blocks(events.get("endpoint"), events.get("replay_endpoint"), ranks)
@@ -145,7 +146,7 @@ class SgLang(AdapterEngine):
 
     @staticmethod
     def _release_load_file(reader: Any) -> None:
-        """All have mapped the file in which schedulers report their load; nobody else would ever remove it."""
+        """Remove the file in which schedulers report their load, once all have mapped it: SGLang does not remove it."""
         reader.read_all()
         if getattr(reader, "mmap", None) is not None:
             Path(reader.path).unlink(missing_ok=True)

@@ -31,7 +31,7 @@ def _tokenizer(server_args: Any) -> Any:
 def _compile_forms(server_args: Any) -> None:
     """Give the scheduler what compiles forms, with a tokenizer for that alone.
 
-    SGLang has both or none; with both each token goes through a process that makes text of it, which nobody reads.
+    SGLang has both or none. With both, each token goes through a process that makes text of it, which is not needed.
     """
     forms = importlib.import_module("sglang.srt.constrained.grammar_manager")
     read = importlib.import_module("sglang.srt.utils.hf_transformers.tokenizer").get_tokenizer

@@ -1,4 +1,4 @@
-"""SGLang's own ForwardPassMetrics: read while somebody wants to know of steps."""
+"""SGLang's own ForwardPassMetrics: read while there are subscribers of steps."""
 
 import asyncio
 import logging

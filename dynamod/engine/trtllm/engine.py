@@ -8,8 +8,6 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-import msgspec
-
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import BadRequest, EngineFailed, RequestError, TimedOut
@@ -30,7 +28,7 @@ from .transfer import CONTEXT, GENERATION, TrtLlmTransfer, plain
 log = logging.getLogger("dynamod.engine")
 
 BLOCK = 32
-"""Tokens of a block, where nobody has said another number: TensorRT-LLM's default."""
+"""Tokens of a block, where the user gives no number: TensorRT-LLM's default."""
 SILENCE = 5.0
 """Seconds for which TensorRT-LLM waits for an event, or for statistics, before it says that there are none."""
 PAUSE = 0.05
@@ -73,7 +71,6 @@ class TrtLlm(AdapterEngine):
             version = importlib.import_module("tensorrt_llm").__version__
             kinds = values.get("dtype"), config.get("dtype"), self.block_size
             self.own_transfer = TrtLlmTransfer(self, digest("trtllm", version, self._card.mdc_sum, *kinds))
-            self.can = msgspec.structs.replace(self.can, handoff=True)
         if config["event_buffer_max_size"]:
             self.blocks = EngineBlocks(self.block_size, self.publish)
             self.spawn(self._read_events(llm, self.blocks), "KV events")

@@ -28,7 +28,7 @@ class TrtLlmTransfer(OwnTransfer):
         self._engine = engine
 
     async def prefill(self, request: Generate, ready: Ready) -> None:
-        """Compute a prompt, with the first token of its answer. Who has read it is not known: the end is a cancel."""
+        """Compute a prompt, with the first token of its answer. Ends by a cancel: readers are not reported."""
         if request.sampling.logprobs is not None:
             raise EngineFailed("the log probability of a first token is not handed over")
         ready(await self._engine.computed(request))

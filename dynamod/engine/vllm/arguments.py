@@ -105,7 +105,7 @@ def defaults(
 
 
 def check(given: Mapping[str, Any], _block_size: int | None = None) -> TierSettings:
-    """The tiers. Raises UserError for those that cannot be, whatever else is given."""
+    """The tiers. Raises UserError for tiers that cannot be, independent of other arguments."""
     return split(NAMES, given)[0]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dynamod.message import tokens
-from dynamod.message.discovery import Adapter, Capabilities, ModelCard
+from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError, UserError
 from dynamod.message.kv_events import ForwardPass
 from dynamod.message.worker import Generate
@@ -25,7 +25,7 @@ from ..adapter.output import one_line
 from ..adapter.ports import ReservedPorts
 from ..adapter.processes import CLOSE
 from ..adapter.tiers import HostTier, split
-from ..lora import LATE, check_folder
+from ..adapters import AdapterManager
 from ..own_transfer import digest
 from .arguments import NAMES, config_paths, defaults, leader, over_nodes
 from .lora import VllmAdapters, with_lora
@@ -42,7 +42,7 @@ POLL_INTERVAL = 0.25
 KV_BYTES = 4 << 30
 """For the KV cache on a CPU, at most, and at most a quarter of the memory that is free."""
 PREFILLED = 1
-"""Tokens of an answer that a prompt for another engine is computed with: vLLM needs one, and nobody gets it."""
+"""Tokens of an answer that a prompt for another engine is computed with: vLLM needs one, and it is dropped."""
 
 
 class Vllm(AdapterEngine):
@@ -64,6 +64,7 @@ class Vllm(AdapterEngine):
     _llm: Any = None
     _workers: Any = None  # of a further node
     _loras: VllmAdapters | None = None
+    adapters: AdapterManager | None = None
 
     def environment(self) -> dict[str, str]:
         """A fork would take our threads' locks and our sockets along. Others compute on the cores of a CPU too."""
@@ -90,7 +91,6 @@ class Vllm(AdapterEngine):
         if self.options.disaggregation_mode != "aggregated" and transfer.kv_connector == CONNECTOR:
             lease = transfer.get_from_extra_config("kv_lease_duration", LEASE)
             self.own_transfer = VllmTransfer(self, _layout(self._card, config), float(lease))
-            self.can = msgspec.structs.replace(self.can, handoff=True)
         self._llm = llm = await self.processes.stage("loads the model", lambda: self._load(config))
         cache, ranks = config.cache_config, config.parallel_config.data_parallel_size
         self.block_size, self.room = cache.block_size, config.model_config.max_model_len
@@ -113,28 +113,9 @@ class Vllm(AdapterEngine):
         """It was started with adapters, or with `enable_lora`. Raises UserError."""
         from vllm.lora.request import LoRARequest
 
-        self._loras = VllmAdapters(self._llm, LoRARequest)
-        self.adapters = await self._loras.begin(self.options.lora)
-        self.can = msgspec.structs.replace(self.can, lora=True)
-
-    def holds_adapter(self, digest: str) -> bool:
-        """Until requests that do not know yet have come."""
-        return self._loras is not None and digest in self._loras
-
-    async def take_adapter(self, adapter: Adapter) -> None:
-        """Have vLLM load it."""
-        assert self._loras is not None
-        if adapter.digest not in self._loras:
-            check_folder((adapter,), None)
-        await self._loras.load(adapter)
-
-    async def leave_adapter(self, adapter: Adapter) -> None:
-        """Requests that do not know yet still get it."""
-        asyncio.get_running_loop().call_later(LATE, self._drop_adapter, adapter.digest)
-
-    def _drop_adapter(self, digest: str) -> None:
-        if self._loras is not None and all(one.digest != digest for one in self._card.adapters):
-            self._loras.drop(digest)
+        self._loras = VllmAdapters(self._llm, LoRARequest, lambda: self._card.adapters)
+        self.change_card(adapters=await self._loras.begin(self.options.lora))
+        self.adapters = AdapterManager(self, self._loras)
 
     async def _prepare_vectors(self, model: Any) -> None:
         """It was started with `runner: pooling`. Raises UserError for a model that classifies or scores pairs."""
@@ -147,6 +128,7 @@ class Vllm(AdapterEngine):
         self._pooling_params = PoolingParams
         self.embedding_length = int(model.get_hidden_size())
         self.can = Capabilities(matryoshka=bool(model.is_matryoshka))
+        self.own_transfer = self.adapters = None  # vectors have no prompts that go elsewhere, and the model's weights
 
     # Starting, in threads.
 
@@ -189,7 +171,7 @@ class Vllm(AdapterEngine):
         if ports is not None:
             ports.close()
         manager = llm.logger_manager
-        if manager is not None:  # it adds a logger for Prometheus, which costs time per step, and nobody reads it
+        if manager is not None:  # it adds a logger for Prometheus, which costs time per step and is not read
             manager.stat_loggers[:] = manager.stat_loggers[:1]
         return llm
 
@@ -274,7 +256,7 @@ class Vllm(AdapterEngine):
 
     async def computed(self, request: Generate, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Compute a prompt for another engine: what vLLM says to that. Raises RequestError, EngineEnded."""
-        request = msgspec.structs.replace(request, grammar=None)  # nobody gets the token
+        request = msgspec.structs.replace(request, grammar=None)  # the token is dropped
         wanted = {**sampling(request, PREFILLED + tokens.count(request.prior_output)), "logprobs": None}
         params: Mapping[str, Any] | None = None
         with self.open.one(), self._refusals():

@@ -13,7 +13,7 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 
 class HostOffloadSpec(CPUOffloadingSpec):  # type: ignore[misc]  # vLLM has no types
-    """vLLM's own choice of blocks and of those that go, with copies by the processor."""
+    """vLLM's own choice of blocks to keep and to drop, with copies by the processor."""
 
     _worker: Any = None
 
@@ -33,7 +33,7 @@ class _Copies(OffloadingWorker):  # type: ignore[misc]
 
     def __init__(self, kv_caches: Any, chunks: int) -> None:
         self._device = [one.tensor.view(torch.int8).view(-1, one.page_size_bytes) for one in kv_caches.tensors]
-        # What nobody has written takes no memory.
+        # Pages that have not been written take no memory.
         self._host = [torch.zeros((chunks, one.shape[1]), dtype=torch.int8) for one in self._device]
         self._finished: list[TransferResult] = []
 

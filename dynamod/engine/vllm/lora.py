@@ -4,17 +4,19 @@ vLLM gets an adapter's digest as its name. So its prefix cache and its KV events
 compute, also when another adapter takes the place of one under the same name.
 """
 
+import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dynamod.message.discovery import Adapter
-from dynamod.message.errors import NotFound, UserError
+from dynamod.message.errors import UserError
 from dynamod.message.worker import Generate
 
 from ..adapter.output import one_line
-from ..lora import CONFIG, digested
+from ..adapters import gone
+from ..lora import CONFIG, LATE, check_folder, digested
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Values that `max_lora_rank` may have."""
@@ -52,15 +54,18 @@ def _rank(adapter: Adapter) -> int:
 
 
 class VllmAdapters:
-    """The adapters of `llm`, vLLM's AsyncLLM. `make`: its LoRARequest."""
+    """The adapters of `llm`, vLLM's AsyncLLM: an `AdapterStore`. `make`: vLLM's LoRARequest.
 
-    def __init__(self, llm: Any, make: Any) -> None:
-        self._llm, self._make = llm, make
+    `listed()`: the adapters on the engine's card now.
+    """
+
+    def __init__(self, llm: Any, make: Any, listed: Callable[[], Iterable[Adapter]] = tuple) -> None:
+        self._llm, self._make, self._listed = llm, make, listed
         self._requests: dict[str, Any] = {}  # by digest
         self._number = 0
 
     async def begin(self, adapters: Iterable[Adapter]) -> tuple[Adapter, ...]:
-        """Load those that were given at the start; returns them with digests. Raises UserError."""
+        """Load the adapters of the start; returns them with digests. Raises UserError."""
         found = [digested(one) for one in adapters]
         for one in found:
             await self.load(one)
@@ -80,8 +85,22 @@ class VllmAdapters:
             raise UserError(f"vLLM has not loaded the adapter {adapter.name}", "the worker's log has more")
         self._requests[adapter.digest] = request
 
-    def __contains__(self, digest: str) -> bool:
+    def __contains__(self, digest: object) -> bool:
         return digest in self._requests
+
+    async def take(self, adapter: Adapter) -> None:
+        """Check the folder of an adapter, and have vLLM load it. Raises UserError."""
+        if adapter.digest not in self:
+            check_folder((adapter,), None)
+        await self.load(adapter)
+
+    async def leave(self, adapter: Adapter) -> None:
+        """Drop an adapter in LATE seconds: requests that are on their way still get it."""
+        asyncio.get_running_loop().call_later(LATE, self._drop_unlisted, adapter.digest)
+
+    def _drop_unlisted(self, digest: str) -> None:
+        if all(one.digest != digest for one in self._listed()):
+            self.drop(digest)
 
     def drop(self, digest: str) -> None:
         """No new answer gets it; vLLM frees it when it needs the room."""
@@ -93,5 +112,5 @@ class VllmAdapters:
             return {}
         found = self._requests.get(request.adapter.digest)
         if found is None:
-            raise NotFound(f"the adapter {request.adapter.name!r} is not loaded here any more", param="model")
+            raise gone(request.adapter.name)
         return {"lora_request": found}

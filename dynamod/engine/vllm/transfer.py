@@ -58,7 +58,7 @@ class VllmTransfer(OwnTransfer):
         self._engine, self.patience = engine, READ * lease
 
     async def prefill(self, request: Generate, ready: Ready) -> None:
-        """Compute a prompt. Who has read it is known to vLLM alone: the end is to be cancelled."""
+        """Compute a prompt. Ends by a cancel: only vLLM knows whether the prompt has been read."""
         ready(await self._engine.computed(request, ASKED))
         await asyncio.Event().wait()
 

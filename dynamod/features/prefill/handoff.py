@@ -18,8 +18,8 @@ import msgspec
 
 from dynamod.actor import Total
 from dynamod.engine.base import Engine, Spawn
-from dynamod.engine.batching.engine import BatchingEngine
 from dynamod.engine.batching.handoff import Held
+from dynamod.engine.capabilities import HandsOffBlocks
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, RequestError
 from dynamod.message.worker import Generate, Handoff
@@ -113,7 +113,7 @@ class HandoffEndpoint:
         port: int = 0,
         most_bytes: int | None = None,
     ) -> None:
-        if not (isinstance(engine, BatchingEngine) and engine.card().capabilities.handoff):
+        if not (isinstance(engine, HandsOffBlocks) and engine.exports):
             raise BadRequest(f"engine {engine.name} neither computes prompts for other workers nor takes them")
         self._engine, self._spawn = engine, spawn
         self._read_blocks = read

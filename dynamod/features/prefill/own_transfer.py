@@ -1,4 +1,4 @@
-"""The worker's side of a hand-off between engines that move KV blocks by themselves (`engine.own_transfer`).
+"""The worker's side of a hand-off between engines that move KV blocks by themselves (`capabilities.MovesBlocks`).
 
 As in `handoff`, the stream of a `Prefill` request is the lease: a reader that cancels it, or dies, releases the blocks.
 What has been read, and what has failed, the engine knows and counts.
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dynamod.engine.base import Engine, Spawn
+from dynamod.engine.own_transfer import OwnTransfer
 from dynamod.message.errors import BadRequest, DynamodError, RequestError
 from dynamod.message.worker import Generate, Handoff
 from dynamod.transport.base import Reply
@@ -26,9 +27,8 @@ log = logging.getLogger("dynamod.engine")
 class OwnTransferEndpoint:
     """One for each worker, in place of a `HandoffEndpoint`."""
 
-    def __init__(self, engine: Engine[Any], spawn: Spawn) -> None:
-        assert engine.own_transfer is not None
-        self._engine, self._spawn, self._transfer = engine, spawn, engine.own_transfer
+    def __init__(self, engine: Engine[Any], transfer: OwnTransfer, spawn: Spawn) -> None:
+        self._engine, self._spawn, self._transfer = engine, spawn, transfer
         self._computes = False
         self._open = 0  # prompts that are computed here for others
         self._endings: Counter[str] = Counter()

@@ -42,7 +42,8 @@ def _cannot_take(worker: Checked, prefill: Checked) -> tuple[str, str] | None:
     if engine != prefill.settings.name:
         problem = f"`{name}.engine` is {engine}, and `{other}.engine` is {prefill.settings.name}"
         return problem, f"give both the same engine, or leave out {other}"
-    if ENGINES[engine].own_transfer and worker.mode == "aggregated":
+    handoff = ENGINES[engine].handoff
+    if handoff is not None and handoff.only_decode and worker.mode == "aggregated":
         problem = f"`{name}.disaggregation_mode` is aggregated, and {engine} takes prompts of others only as decode"
         return problem, f"set {name}.disaggregation_mode=decode, or leave out {other}"
     return None

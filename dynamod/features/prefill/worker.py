@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from dynamod.engine.capabilities import MovesBlocks
 from dynamod.message.discovery import PREFILL, DisaggregationMode
 from dynamod.message.errors import BadRequest, UserError
 from dynamod.message.worker import Generate, Prefill
@@ -40,8 +41,8 @@ class Handoffs(WorkerPart):
     def make(self) -> HandoffEndpoint | OwnTransferEndpoint:
         """The endpoint of the worker's engine."""
         engine, spawn = self.context.engine, self.context.spawn
-        if engine.own_transfer is not None:
-            return OwnTransferEndpoint(engine, spawn)
+        if isinstance(engine, MovesBlocks) and engine.own_transfer is not None:
+            return OwnTransferEndpoint(engine, engine.own_transfer, spawn)
         return HandoffEndpoint(engine, spawn, port=self.port, most_bytes=self.most_bytes)
 
     def _ready(self) -> HandoffEndpoint | OwnTransferEndpoint:

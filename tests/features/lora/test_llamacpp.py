@@ -106,7 +106,7 @@ async def test_one_that_was_replaced_comes_back_as_it_was(words: Any, system: Sy
 async def test_memory_of_an_unloaded_adapter_is_free_when_its_last_answer_is_over(
     words: Any, system: System, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dynamod.engine.llamacpp.engine.LATE", 0.01)
+    monkeypatch.setattr("dynamod.engine.llamacpp.adapter_store.LATE", 0.01)
     served = await serve(words, system, folder, "one", "two")
     request = served.asked("one")
     long = served.house.ask(msgspec.structs.replace(request, stops=Stops(max_tokens=1500)))

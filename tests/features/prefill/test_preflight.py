@@ -7,6 +7,7 @@ import pytest
 from dynamod.cli.flags import parse
 from dynamod.cli.preflight import check
 from dynamod.cli.run import build
+from dynamod.engine.entry import HandoffEntry
 from dynamod.engine.names import ENGINES
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
@@ -70,7 +71,8 @@ def test_a_prefill_pool_has_a_worker_that_takes_from_it(
     monkeypatch: pytest.MonkeyPatch, engine: str, mine: dict[str, object], says: str
 ) -> None:
     for one in ("vllm", "sglang"):
-        monkeypatch.setitem(ENGINES, one, ENGINES[one]._replace(needs="json", transfer=("json", "")))
+        handoff = HandoffEntry("json", only_decode=True)
+        monkeypatch.setitem(ENGINES, one, ENGINES[one]._replace(needs="json", handoff=handoff))
     whole = graph(f"out={engine}", "sample")
     worker = whole.services["Worker"]
     config = {**worker.config, "model": "sample", "served_model_name": "one"}
