@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import os
 import shutil
 import signal
@@ -65,3 +66,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return min((LONG.index(part) for part in parts if part in LONG), default=len(LONG)), item.path
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector pass by what all test files have imported: servers in this process collect when they start."""
+    gc.collect()
+    gc.freeze()

@@ -93,6 +93,7 @@ class Supervisor(Actor):
             raise ValueError(f"{self.context.ref.path} already has a child {spec.name}")
         self._specs[spec.name] = spec
         self._state = self._state.without(spec.name)
+        self._last_error.pop(spec.name, None)  # of an earlier child, whose restarts are not counted either
         self._start(spec)
         return self._cells[spec.name].ref
 

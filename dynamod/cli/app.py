@@ -3,18 +3,29 @@
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import Annotated
 
 import typer
 
 from dynamod import __version__
+from dynamod.control.arguments import (
+    DrainArguments,
+    ExplainArguments,
+    InspectArguments,
+    LogsArguments,
+    RestartArguments,
+    ScaleArguments,
+    StopArguments,
+)
+from dynamod.control.table import DRAIN, EXPLAIN, INSPECT, LOGS, PS, RESTART, SCALE, STATUS, STOP
+from dynamod.extension.command import NoArguments
 from dynamod.extension.installed import explanation
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
 from . import complete, doctor, features, infra, models, reload, serve, sim
-from .options import OPEN, Component, Finish, Force, Form, Output, Role, Socket, Timeout, examples, overrides
+from .ask import ask, ask_agreed
+from .options import OPEN, Component, Finish, Force, Form, Output, Socket, Timeout, examples, overrides
 from .overview import Overview
 
 app = typer.Typer(
@@ -104,13 +115,17 @@ def status(
         path = str(Control(socket).path())
         print(json.dumps({"socket": path}) if output is Form.JSON else path)
         return
-    raise typer.Exit(1 if _ask("status", socket, output)["problems"] else 0)
+    from .show import status as form
+
+    raise typer.Exit(1 if ask(STATUS, NoArguments(), form, socket, output).value.problems else 0)
 
 
 @app.command(epilog=examples("dynamo ps", "dynamo ps --output json"))
 def ps(socket: Socket = None, output: Output = Form.TEXT) -> None:
     """List components with their state, restarts and last error."""
-    _ask("ps", socket, output)
+    from .show import processes
+
+    ask(PS, NoArguments(), processes, socket, output)
 
 
 @app.command(epilog=examples("dynamo top", "dynamo top --interval 5", "dynamo top --once --output json"))
@@ -143,8 +158,8 @@ def logs(
         for line in control.follow(component, lines):
             print(json.dumps({"line": line}) if output is Form.JSON else line, flush=True)
         return
-    answer = control.get("logs", component=component, lines=lines)
-    print(json.dumps(answer, indent=2) if output is Form.JSON else "\n".join(answer["lines"]))
+    answer = control.ask(LOGS, LogsArguments(component=component, lines=lines))
+    print(json.dumps(answer.raw, indent=2) if output is Form.JSON else "\n".join(answer.value.lines))
 
 
 @app.command(epilog=examples("dynamo inspect", "dynamo inspect agg/Worker.0", "dynamo inspect /Processor"))
@@ -154,7 +169,9 @@ def inspect(
     output: Output = Form.TEXT,
 ) -> None:
     """Show what actors do: mailbox depths, current message and its age, what they await, task stacks."""
-    _ask("inspect", socket, output, actor=actor)
+    from .show import actors
+
+    ask(INSPECT, InspectArguments(actor=actor), actors, socket, output)
 
 
 @app.command(epilog=examples("dynamo explain chatcmpl-3ed2938b-8453-4d97-94ac-ba47bd641edb"))
@@ -170,7 +187,9 @@ def explain(
     if (told := explanation(request)) is not None:
         told(socket, output)
         return
-    _ask("explain", socket, output, f"requests/{quote(request, safe='')}/decision")
+    from .show import decisions
+
+    ask(EXPLAIN, ExplainArguments(request=request), decisions, socket, output)
 
 
 @app.command(epilog=examples("dynamo restart Worker", "dynamo restart agg/Worker --timeout 30"))
@@ -179,7 +198,9 @@ def restart(component: Component, timeout: Finish = FINISH, socket: Socket = Non
 
     A frontend is replaced when its successor listens, and finishes its streams beside it.
     """
-    _ask("restart", socket, output, change=True, component=component, timeout=timeout)
+    from .show import left
+
+    ask(RESTART, RestartArguments(component=component, timeout=timeout), left, socket, output)
 
 
 @app.command(epilog=examples("dynamo scale Worker 4"))
@@ -192,25 +213,10 @@ def scale(
     output: Output = Form.TEXT,
 ) -> None:
     """Run a component in this many processes; those too many finish their streams first."""
-    _change("scale", socket, output, force, component=component, replicas=replicas, timeout=timeout)
+    from .show import left
 
-
-@app.command(epilog=examples("dynamo switch Worker.1 prefill", "dynamo switch agg/PrefillWorker decode --timeout 30"))
-def switch(
-    component: Annotated[
-        str, typer.Argument(help="worker, like Worker.1; or all of Worker", autocompletion=complete.workers)
-    ],
-    role: Annotated[Role, typer.Argument(help="what it is for from now on")],
-    force: Force = False,
-    timeout: Finish = FINISH,
-    socket: Socket = None,
-    output: Output = Form.TEXT,
-) -> None:
-    """Have a worker compute prompts for others, or answer, without a restart: its model and KV cache stay.
-
-    Open requests finish first. Several workers change one after the other.
-    """
-    _change("switch", socket, output, force, component=component, role=role, timeout=timeout)
+    arguments = ScaleArguments(component=component, replicas=replicas, force=force, timeout=timeout)
+    ask_agreed(SCALE, arguments, left, socket, output)
 
 
 @app.command(epilog=examples("dynamo drain Worker"))
@@ -222,7 +228,9 @@ def drain(
     output: Output = Form.TEXT,
 ) -> None:
     """Take a component out of service: no new requests, open ones finish, then it ends."""
-    _change("drain", socket, output, force, component=component, timeout=timeout)
+    from .show import words
+
+    ask_agreed(DRAIN, DrainArguments(component=component, force=force, timeout=timeout), words, socket, output)
 
 
 app.command(
@@ -245,7 +253,9 @@ def stop(
     output: Output = Form.TEXT,
 ) -> None:
     """Stop a graph, or the daemon with everything."""
-    _ask("stop", socket, output, change=True, any_release=True, graph=graph, timeout=timeout)
+    from .show import words
+
+    ask(STOP, StopArguments(graph=graph or "", timeout=timeout), words, socket, output, any_release=True)
 
 
 app.command(epilog=examples("dynamo doctor", "dynamo doctor --port 9000 --output json"))(doctor.doctor)
@@ -306,39 +316,3 @@ def env(output: Output = Form.TEXT) -> None:
     from .environment import facts, text
 
     print(json.dumps(facts(), indent=2) if output is Form.JSON else text(facts()))
-
-
-def _change(command: str, socket: str | None, output: Form, force: bool, **arguments: Any) -> None:
-    """As `_ask`, for a change that the daemon refuses when a model loses its last worker: a terminal is asked then."""
-    from .agree import agreed
-    from .client import ChangeRefused
-
-    try:
-        _ask(command, socket, output, change=True, force=force or None, **arguments)
-    except ChangeRefused as error:
-        if not agreed(error):
-            raise
-        _ask(command, socket, output, change=True, force=True, **arguments)
-
-
-def _ask(
-    command: str,
-    socket: str | None,
-    output: Form,
-    path: str = "",
-    *,
-    change: bool = False,
-    any_release: bool = False,
-    **arguments: Any,
-) -> Any:
-    """Print what the daemon answers, and return it.
-
-    `path`: where, if not at the command's own. `any_release`: also of a daemon with another protocol.
-    """
-    from .client import Control
-    from .show import show
-
-    control = Control(socket, any_release=any_release)
-    answer = (control.post if change else control.get)(path or command, **arguments)
-    show(command, answer, output)
-    return answer

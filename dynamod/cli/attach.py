@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dynamod.daemon.lock import NodeLock
@@ -127,7 +128,12 @@ def _daemon(path: Path, first: socket.socket, kinds: Sequence[str]) -> int:
     for number in (0, 1, 2):
         os.dup2(nowhere, number)
     try:
-        prewarm(kinds, Origin(dict(os.environ), folder))
+        if kinds:
+            from dynamod.runtime.host import live, warm_up
+
+            for kind in kinds:
+                warm_up(kind)
+            prewarm(kinds, Origin(dict(os.environ), folder), partial(live, forked=True))
         os.chdir("/")
         from dynamod.daemon.place import NodeHeld
         from dynamod.observe.logs import configure

@@ -9,18 +9,22 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from dynamod import __version__
 from dynamod.actor import Actor, System
+from dynamod.control.answers import ClusterStatus, GraphStatus
+from dynamod.control.table import METRICS, STATUS
 from dynamod.daemon.cluster import cluster_of
 from dynamod.daemon.port_owner import port_owner
 from dynamod.discovery.etcd.settings import Endpoint, EtcdSettings
 from dynamod.discovery.keys import CARDS, INSTANCES, SHARED
 from dynamod.discovery.records import decoded
 from dynamod.discovery.view import disagree
+from dynamod.extension.command import NoArguments
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Hello, Snapshot, Watch, Welcome
@@ -84,31 +88,30 @@ async def examine(explicit: str | None, ports: Sequence[int], environ: Mapping[s
             yield finding
         return
     try:
-        status = await asyncio.to_thread(Control(explicit).get, "status")
+        status = (await asyncio.to_thread(Control(explicit).ask, STATUS, NoArguments())).value
     except UserError as error:
         yield Finding("daemon", "fail", error.line(), "see dynamo logs, or restart the daemon")
     else:
-        for problem in status["problems"]:
-            yield Finding("health", "fail", problem["found"], problem["mend"])
-        for finding in graphs(status["graphs"]):
+        for problem in status.problems:
+            yield Finding("health", "fail", problem.found, problem.mend)
+        for finding in graphs(status.graphs):
             yield finding
-        async for finding in cluster_of_daemon(known, status["cluster"], environ):
+        async for finding in cluster_of_daemon(known, status.cluster, environ):
             yield finding
         with contextlib.suppress(UserError):  # a daemon that cannot be asked has its own finding
-            yield newer_nodes(await asyncio.to_thread(Control(explicit).metrics))
+            yield newer_nodes((await asyncio.to_thread(Control(explicit).ask, METRICS, NoArguments())).value)
     async for finding in workers(known):
         yield finding
 
 
-def graphs(found: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def graphs(found: Sequence[GraphStatus]) -> Iterator[Finding]:
     """What each graph serves, as `dynamo status` says it; what it lacks is among the problems."""
     for graph in found:
-        models = graph.get("models")  # None: of an older daemon
-        if models:
-            yield Finding("models", "ok", f"graph {graph['name']} serves {', '.join(models)}")
-        elif models is not None and not graph.get("error"):
-            mend = "" if graph["ready"] else "wait until it is ready, see dynamo status"
-            yield Finding("models", "ok" if graph["ready"] else "warn", f"graph {graph['name']} serves no model", mend)
+        if graph.models:
+            yield Finding("models", "ok", f"graph {graph.name} serves {', '.join(graph.models)}")
+        elif graph.models is not UNSET and not graph.error:
+            mend = "" if graph.ready else "wait until it is ready, see dynamo status"
+            yield Finding("models", "ok" if graph.ready else "warn", f"graph {graph.name} serves no model", mend)
 
 
 def newer_nodes(metrics: str) -> Finding:
@@ -144,7 +147,7 @@ async def cluster_here(environ: Mapping[str, str]) -> AsyncIterator[Finding]:
 
 
 async def cluster_of_daemon(
-    known: Known, facts: Mapping[str, Any] | None, environ: Mapping[str, str]
+    known: Known, facts: ClusterStatus | None, environ: Mapping[str, str]
 ) -> AsyncIterator[Finding]:
     """The servers that the daemon has joined. Its credentials for etcd are not known here, those for NATS are."""
     if facts is None:
@@ -152,8 +155,8 @@ async def cluster_of_daemon(
         found = f"the daemon runs alone{f', though the environment here names {named}' if named else ''}"
         yield Finding("cluster", "warn" if named else "ok", found, "restart the daemon" if named else "")
         return
-    if facts["connected"]:  # what it has lost is among its problems
-        yield Finding("etcd", "ok", f"the daemon is connected to etcd at {facts['etcd']}")
+    if facts.connected:  # what it has lost is among its problems
+        yield Finding("etcd", "ok", f"the daemon is connected to etcd at {facts.etcd}")
     async for finding in nats_servers(known.daemon.cluster):
         yield finding
 

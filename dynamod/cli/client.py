@@ -4,18 +4,22 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, Generic
+from urllib.parse import quote, urlencode
 
-from dynamod.message.control import patience
+import msgspec
+
+from dynamod.extension.command import A, Command, R
 from dynamod.message.errors import UserError
 from dynamod.runtime.owned import check_socket
 from dynamod.runtime.paths import socket_candidates
 from dynamod.runtime.release import check_release
 
 TIMEOUT = 5.0
+"""Seconds until the daemon has taken a connection."""
 
 
 class _Unix(HTTPConnection):
@@ -43,22 +47,18 @@ class Control:
         with contextlib.closing(self._connected()) as connection:
             return connection.path
 
-    def get(self, path: str, **query: Any) -> Any:
-        """Read something. Raises UserError with the daemon's own words, or when none runs."""
-        text = urlencode({key: value for key, value in query.items() if value not in (None, "")})
-        return self._answer("GET", f"/v1/{path}{'?' + text if text else ''}", None, TIMEOUT * 2)
-
-    def metrics(self) -> str:
-        """Statistics of the daemon and of all its processes, as Prometheus text. Raises UserError."""
-        with self._open("GET", "/v1/metrics", None, TIMEOUT * 2) as response:
-            return response.read().decode()
-
-    def post(self, command: str, seconds: float | None = None, **arguments: Any) -> Any:
-        """Change something, within `seconds`. Argument `timeout`: seconds that open streams may finish."""
-        if seconds is None:
-            seconds = patience(arguments.get("timeout")) + 20
-        body = json.dumps({key: value for key, value in arguments.items() if value is not None})
-        return self._answer("POST", f"/v1/{command}", body, seconds)
+    def ask(self, command: Command[A, R], arguments: A) -> "ControlAnswer[R]":
+        """Have the daemon run a command. Raises UserError with the daemon's own words, or when no daemon runs."""
+        given = {name: one for name, one in msgspec.to_builtins(arguments).items() if one not in (None, "")}
+        path = f"/v1/{command.path or command.name}"
+        if command.path:
+            path = path.format(subject=quote(str(given.pop(command.subject, "")), safe=""))
+        if command.changes:
+            text = self._text("POST", path, json.dumps(given), command.patience(arguments))
+        else:
+            query = urlencode({name: one if isinstance(one, str) else json.dumps(one) for name, one in given.items()})
+            text = self._text("GET", f"{path}?{query}" if query else path, None, command.patience(arguments))
+        return ControlAnswer(text.decode() if command.answer is str else json.loads(text or b"null"), command)
 
     def follow(self, component: str, lines: int) -> Iterator[str]:
         """Log lines as they come, until the daemon ends."""
@@ -67,9 +67,9 @@ class Control:
             while line := response.readline():
                 yield line.decode(errors="replace").rstrip("\n")
 
-    def _answer(self, method: str, path: str, body: str | None, timeout: float) -> Any:
+    def _text(self, method: str, path: str, body: str | None, timeout: float) -> bytes:
         with self._open(method, path, body, timeout) as response:
-            return json.loads(response.read() or b"null")
+            return response.read()
 
     @contextlib.contextmanager
     def _open(self, method: str, path: str, body: str | None, timeout: float | None) -> Iterator[HTTPResponse]:
@@ -104,6 +104,23 @@ class Control:
                 tried.append(str(candidate))
         hint = "start one with dynamo serve or dynamod, or name its socket with --socket"
         raise UserError(f"no daemon is running (tried {', '.join(tried)})", hint, exit_code=3)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAnswer(Generic[R]):
+    """`raw`: JSON as the daemon has sent it, also fields that only a newer release knows."""
+
+    raw: Any
+    command: Command[Any, R]
+
+    @property
+    def value(self) -> R:
+        """The answer as its type. Raises UserError when it is of another form."""
+        try:
+            return msgspec.convert(self.raw, self.command.answer)
+        except msgspec.ValidationError as error:
+            what = f"the daemon's answer to {self.command.name} is of another release: {error}"
+            raise UserError(what, "restart the daemon, or use --output json", exit_code=1) from None
 
 
 class ChangeRefused(UserError):

@@ -2,7 +2,10 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dynamod.message.rows import Row
 
 _LINKED = re.compile(r"^(\w+)\.link\(", re.MULTILINE)
 """A graph begins at the service whose links are written: `Frontend.link(Processor)`."""
@@ -33,19 +36,12 @@ def run_words(line: str) -> list[str]:
 
 def components(incomplete: str) -> list[str]:
     """Components of the running daemon."""
-    return [name for name in _rows("component") if name.startswith(incomplete)]
-
-
-def workers(incomplete: str) -> list[str]:
-    """Processes of the running daemon that have a role, and their components."""
-    found = [row for row in _ps() if row.get("role")]
-    names = {name for row in found for name in (row["component"], row["process"].rpartition("/")[2])}
-    return sorted(name for name in names if name.startswith(incomplete))
+    return sorted({row.component for row in rows() if row.component.startswith(incomplete)})
 
 
 def graphs(incomplete: str) -> list[str]:
     """Graphs that run."""
-    return [name for name in _rows("graph") if name.startswith(incomplete)]
+    return sorted({row.graph for row in rows() if row.graph.startswith(incomplete)})
 
 
 def targets(incomplete: str) -> list[str]:
@@ -79,14 +75,14 @@ def models(incomplete: str) -> list[str]:
         return []
 
 
-def _rows(key: str) -> list[str]:
-    return sorted({str(row[key]) for row in _ps() if key in row})
+def rows() -> "list[Row]":
+    """The rows of `ps` of the running daemon; none without one."""
+    from dynamod.control.table import PS
+    from dynamod.extension.command import NoArguments
 
-
-def _ps() -> list[dict[str, Any]]:
     from .client import Control
 
     try:
-        return list(Control().get("ps"))
+        return Control().ask(PS, NoArguments()).value
     except Exception:  # no daemon, or one that does not answer
         return []

@@ -35,7 +35,11 @@ def add_commands(app: typer.Typer) -> None:
     for name, feature in installed().items():
         for word, make in feature.commands.items():
             if name not in off:
-                app.add_typer(make(), name=word)
+                made: typer.Typer = make()
+                if [command.name for command in made.registered_commands] == [word]:
+                    app.registered_commands += made.registered_commands  # one command, and no group of commands
+                else:
+                    app.add_typer(made, name=word)
             else:
                 app.command(word, context_settings=OPEN, hidden=True)(_refusing(name, off[name]))
 

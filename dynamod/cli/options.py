@@ -22,14 +22,6 @@ class Form(enum.StrEnum):
     JSON = "json"
 
 
-class Role(enum.StrEnum):
-    """What a worker is for."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
-    AGGREGATED = "aggregated"
-
-
 Output = Annotated[Form, typer.Option("--output", "-o", help="how to print the answer")]
 Socket = Annotated[str | None, typer.Option(help="control socket (default: DYNAMOD_SOCKET, else usual places)")]
 Component = Annotated[str, typer.Argument(help="like Worker or agg/Worker", autocompletion=complete.components)]

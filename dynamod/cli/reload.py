@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dynamod.control.arguments import ReloadArguments
+from dynamod.control.table import PS, RELOAD, STATUS
+from dynamod.extension.command import NoArguments
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 from dynamod.observe.memory import replacing
@@ -43,7 +46,7 @@ def reload(
     if target is None and config_file is None and not overrides:
         if dry_run or name:
             raise UserError("nothing to compare with", "give the new settings: -f new.yaml")
-        control.post("reload", timeout=timeout)
+        control.ask(RELOAD, ReloadArguments(timeout=timeout))
         print("the daemon has read its file again; see dynamo ps and dynamo logs")
         return
     from dynamod.graph.absolute import absolute
@@ -56,19 +59,20 @@ def reload(
         check(loaded, {})
     new = absolute(loaded, Path.cwd()).to_dict()
     running = name or _running(control, loaded)
-    value = control.post("reload", graph=running, new=new, dry_run=dry_run, timeout=timeout)
+    answer = control.ask(RELOAD, ReloadArguments(graph=running, new=new, dry_run=dry_run, timeout=timeout))
     if output is Form.JSON:
-        print(json.dumps(value, indent=2))
+        print(json.dumps(answer.raw, indent=2))
         return
-    end = "nothing differs" if not value["changes"] else "would change" if dry_run else "has changed"
-    print(*value["changes"], f"graph {value['graph']}{'' if value['changes'] else ':'} {end}", sep="\n")
+    changes = answer.value.changes or []
+    end = "nothing differs" if not changes else "would change" if dry_run else "has changed"
+    print(*changes, f"graph {running}{'' if changes else ':'} {end}", sep="\n")
 
 
 def processes(control: "Control", running: Callable[[], str]) -> list[int]:
     """The processes of a graph of this machine, where it runs; what is wrong with its name is said elsewhere."""
     try:
         graph = running()
-        return [row["pid"] for row in control.get("ps") if row["graph"] == graph]
+        return [row.pid for row in control.ask(PS, NoArguments()).value if row.graph == graph]
     except UserError:
         return []
 
@@ -77,7 +81,7 @@ def _running(control: "Control", graph: "Graph") -> str:
     """The running graph that is meant: the namesake, or the only one under another name. Raises UserError."""
     from dynamod.daemon.names import graph_name
 
-    targets = {one["name"]: one.get("target", "") for one in control.get("status")["graphs"]}
+    targets = {one.name: one.target or "" for one in control.ask(STATUS, NoArguments()).value.graphs}
     wanted = graph_name(graph)
     if wanted in targets:
         return wanted

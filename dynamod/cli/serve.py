@@ -76,12 +76,16 @@ def serve(
 
 
 def _detach(graph: "Graph", name: str, socket: str | None) -> None:
+    from dynamod.control.arguments import ServeArguments
+    from dynamod.control.table import SERVE
     from dynamod.graph.absolute import absolute
 
     from .client import Control
 
-    value = Control(socket).post("serve", 30.0, graph=absolute(graph, Path.cwd()).to_dict(), name=name or None)
-    print(f"graph {value['name']} handed over: {', '.join(value['components'])} {' '.join(value['urls'])}".rstrip())
+    arguments = ServeArguments(graph=absolute(graph, Path.cwd()).to_dict(), name=name)
+    value = Control(socket).ask(SERVE, arguments).value
+    where = f"{', '.join(value.components or ())} {' '.join(value.urls or ())}"
+    print(f"graph {value.name} handed over: {where}".rstrip())
 
 
 def _listening(graph: "Graph", settings: Mapping[str, object]) -> list[str]:

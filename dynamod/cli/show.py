@@ -7,26 +7,41 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dynamod.extension.installed import enabled
+import msgspec
+from msgspec import UNSET, Struct
 
+from dynamod.control.answers import Status
+from dynamod.extension.command import R
+from dynamod.extension.installed import enabled
+from dynamod.message.rows import Row
+
+from .client import ControlAnswer
 from .tables import duration, table
 
 SHOWN_MODELS = 3
 """Models that a line names; JSON has all."""
 
 
-def show(command: str, value: Any, output: str) -> None:
-    """Print an answer as `text` or `json`."""
+def show(answer: ControlAnswer[R], form: Callable[[R, int | None], str], output: str) -> None:
+    """Print an answer as `json`, or as `text`: the form at the width of the terminal, None where none is known."""
     chosen = os.environ.get("COLUMNS", "").isdecimal()  # a pipe has no width of its own
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() or chosen else None
-    if output == "json":
-        print(json.dumps(value, indent=2))
-    elif command in _FORMS:
-        print(_FORMS[command](value, width))
-    elif isinstance(value, list):  # the processes of what has changed
-        print(processes(value, width) if value else "no process is left")
-    else:
-        print(", ".join(f"{key} {text}" for key, text in value.items()))
+    print(json.dumps(answer.raw, indent=2) if output == "json" else form(answer.value, width))
+
+
+def left(rows: list[Row], width: int | None) -> str:
+    """The processes of a component that has changed."""
+    return processes(rows, width) if rows else "no process is left"
+
+
+def words(value: Struct, _width: int | None) -> str:
+    """An answer of a few words: `stopped agg`."""
+    return ", ".join(f"{key} {text}" for key, text in msgspec.to_builtins(value).items())
+
+
+def decisions(records: list[dict[str, Any]], width: int | None) -> str:
+    """`explain`: the decisions for a request."""
+    return "\n\n".join(decision(record, width) for record in records)
 
 
 def decision(record: dict[str, Any], width: int | None = None) -> str:
@@ -87,37 +102,37 @@ def _fits(text: str, width: int | None) -> bool:
     return width is None or text.index("\n") <= width
 
 
-def _doing(rows: list[dict[str, Any]]) -> list[str]:
+def _doing(rows: list[Row]) -> list[str]:
     """What each process does, where that is more than its state; no column where none does more."""
-    shown = [row.get("doing", "") if row["state"] == "Ready" else "" for row in rows]
+    shown = [row.doing if row.state == "Ready" else "" for row in rows]
     return [text if text not in ("idle", "works") else "" for text in shown] if {*shown} - {"", "idle", "works"} else []
 
 
-def _models(rows: list[dict[str, Any]]) -> list[str]:
+def _models(rows: list[Row]) -> list[str]:
     """The models that can be asked through each process; no column where there are none."""
-    shown = [_some(row.get("models", [])) for row in rows]
+    shown = [_some(row.models) for row in rows]
     return shown if any(shown) else []
 
 
-def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
+def processes(rows: list[Row], width: int | None = None) -> str:
     """`ps`: one line per component and replica, with the columns that fit `width`."""
     if not rows:
         return "nothing is running"
-    several = len({row.get("session", "") for row in rows}) > 1
-    sessions = [row["session"] if several else "" for row in rows]
-    roles = [row.get("role", "") for row in rows]
+    several = len({row.session for row in rows}) > 1
+    sessions = [row.session if several else "" for row in rows]
+    roles = [row.role for row in rows]
     columns = {
-        "GRAPH": [row["graph"] for row in rows],
-        "COMPONENT": [row["component"] for row in rows],
+        "GRAPH": [row.graph for row in rows],
+        "COMPONENT": [row.component for row in rows],
         "PROCESS": _beside(rows, sessions),
-        "STATE": [f"{row['state']}: {row['detail']}" if row.get("detail") else row["state"] for row in rows],
+        "STATE": [f"{row.state}: {row.detail}" if row.detail else row.state for row in rows],
         "DOING": _doing(rows),
         "MODELS": _models(rows),
         "ROLE": roles if {"prefill", "decode"} & {*roles} else [],
-        "PID": [str(row["pid"] or "-") for row in rows],
-        "UPTIME": [duration(row["uptime"]) if row["uptime"] is not None else "-" for row in rows],
-        "RESTARTS": [str(row["restarts"]) for row in rows],
-        "LAST ERROR": [row["last_error"][:80] for row in rows],
+        "PID": [str(row.pid or "-") for row in rows],
+        "UPTIME": [duration(row.uptime) if row.uptime is not None else "-" for row in rows],
+        "RESTARTS": [str(row.restarts) for row in rows],
+        "LAST ERROR": [row.last_error[:80] for row in rows],
     }
     pids = [f"pid {session.rpartition(' ')[2]}" if session else "" for session in sessions]
     shorter: list[dict[str, list[str]]] = [  # one after the other, until it fits; an empty column goes
@@ -125,11 +140,11 @@ def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
         {"PROCESS": _beside(rows, pids)},
         {} if any(columns["LAST ERROR"]) else {"LAST ERROR": []},
         {"GRAPH": []},
-        {"LAST ERROR": [row["last_error"][:24] for row in rows] if any(columns["LAST ERROR"]) else []},
+        {"LAST ERROR": [row.last_error[:24] for row in rows] if any(columns["LAST ERROR"]) else []},
         {"UPTIME": []},
         {"MODELS": []},
         {"DOING": []},
-        {"PROCESS": [row["process"] for row in rows]},
+        {"PROCESS": [row.process for row in rows]},
     ]
     text = ""
     for change in shorter:
@@ -141,33 +156,32 @@ def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
     return text
 
 
-def _beside(rows: list[dict[str, Any]], sessions: list[str]) -> list[str]:
+def _beside(rows: list[Row], sessions: list[str]) -> list[str]:
     """Processes with the command that each ends with, where that is told."""
     return [
-        f"{row['process']} ({session})" if session else row["process"]
-        for row, session in zip(rows, sessions, strict=True)
+        f"{row.process} ({session})" if session else row.process for row, session in zip(rows, sessions, strict=True)
     ]
 
 
-def status(value: dict[str, Any]) -> str:
+def status(value: Status, _width: int | None = None) -> str:
     """`status`: the daemon, then a line per graph."""
-    where = f"{value['node']}, up {duration(value['uptime'])}, socket {value['socket']}"
-    lines = [f"dynamod {value['version']} pid {value['pid']} on {where}"]
-    if (cluster := value.get("cluster")) is not None:
-        etcd = f"etcd {cluster['etcd']}" if cluster["etcd"] else "no etcd"
-        state = "" if cluster["connected"] or not cluster["etcd"] else f" (not there: {cluster['error']})"
-        lines.append(f"  cluster: {etcd}{state}, {'NATS ' + cluster['nats'] if cluster['nats'] else 'no NATS'}")
-    for graph in value["graphs"]:
-        where = " ".join(graph.get("urls", ()))
-        session = f"({graph['session']})" if graph.get("session") else ""
-        state = f"failed: {graph['error']}" if graph.get("error") else "ready" if graph["ready"] else "not ready"
-        told = "models" in graph and not graph.get("error")  # an older daemon does not say them
-        serves = f"serves {_some(graph['models']) or 'no model'}" if told else ""
-        lines.append(" ".join(filter(None, [f"  {graph['name']}: {state}", where, serves, session])))
-    if not value["graphs"]:
+    where = f"{value.node}, up {duration(value.uptime)}, socket {value.socket}"
+    lines = [f"dynamod {value.version} pid {value.pid} on {where}"]
+    if (cluster := value.cluster) is not None:
+        etcd = f"etcd {cluster.etcd}" if cluster.etcd else "no etcd"
+        state = "" if cluster.connected or not cluster.etcd else f" (not there: {cluster.error})"
+        lines.append(f"  cluster: {etcd}{state}, {'NATS ' + cluster.nats if cluster.nats else 'no NATS'}")
+    for graph in value.graphs:
+        where = " ".join(graph.urls or ())
+        session = f"({graph.session})" if graph.session else ""
+        state = f"failed: {graph.error}" if graph.error else "ready" if graph.ready else "not ready"
+        told = graph.models is not UNSET and not graph.error  # an older daemon does not say them
+        serves = f"serves {_some(graph.models or ()) or 'no model'}" if told else ""
+        lines.append(" ".join(filter(None, [f"  {graph.name}: {state}", where, serves, session])))
+    if not value.graphs:
         lines.append("  no graphs; start one with dynamo serve --detach")
-    for problem in value["problems"]:
-        lines += [f"  problem: {problem['found']}", f"           {problem['mend']}"]
+    for problem in value.problems:
+        lines += [f"  problem: {problem.found}", f"           {problem.mend}"]
     return "\n".join(lines)
 
 
@@ -177,7 +191,7 @@ def _some(models: Sequence[str]) -> str:
     return ", ".join(models[:SHOWN_MODELS]) + more
 
 
-def actors(entries: list[dict[str, Any]]) -> str:
+def actors(entries: list[dict[str, Any]], _width: int | None = None) -> str:
     """`inspect`: a block per actor."""
     blocks = []
     for entry in entries:
@@ -198,12 +212,3 @@ def actors(entries: list[dict[str, Any]]) -> str:
             block += [f"    {line}" for line in task["stack"]]
         blocks.append("\n".join(block))
     return "\n".join(blocks)
-
-
-_FORMS: dict[str, Callable[[Any, int | None], str]] = {
-    "ps": processes,
-    "status": lambda value, _width: status(value),
-    "explain": lambda records, width: "\n\n".join(decision(record, width) for record in records),
-    "inspect": lambda entries, _width: actors(entries),
-}
-"""How the answer of a command looks at a width; None: the width is unknown."""

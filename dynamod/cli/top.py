@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dynamod.control.table import TOP
+from dynamod.extension.command import NoArguments
 from dynamod.message.errors import UserError
 
 from .client import Control
@@ -43,7 +45,7 @@ def run(control: Control, interval: float, *, once: bool, output: str) -> int:
 
 
 def _look(control: Control) -> Look:
-    return msgspec.convert(control.get("top"), Look)
+    return msgspec.convert(control.ask(TOP, NoArguments()).raw, Look)
 
 
 def plain(view: Top) -> str:

@@ -7,11 +7,12 @@ without an earlier look (or of a process that was not there then) these are None
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
 import msgspec
 
+from dynamod.control import answers
 from dynamod.http.metrics import HttpStatistics
+from dynamod.message.rows import Row
 from dynamod.observe.metrics import Buckets
 from dynamod.runtime.statistics import PoolFacts, ProcessStatistics
 
@@ -91,37 +92,17 @@ class ProcessRow(msgspec.Struct, frozen=True):
         return self.state if self.answers or self.state != "Ready" else "Ready?"
 
 
-class Daemon(msgspec.Struct, frozen=True):
-    """Of which node; `uptime` in seconds."""
-
-    version: str = ""
-    node: str = ""
-    pid: int = 0
-    uptime: float = 0.0
-
-
-class Top(Daemon, frozen=True):
+class Top(answers.Daemon, frozen=True):
     """One look, compared with the one before. `interval`: seconds between them, None for the first."""
 
     interval: float | None = None
-    processes: list[ProcessRow] = []
+    processes: list[ProcessRow] = msgspec.field(default_factory=list[ProcessRow])
 
 
-class Vitals(msgspec.Struct, frozen=True):
-    """CPU seconds used so far, bytes in memory."""
+class Look(answers.Look, frozen=True):
+    """A look at a node with the statistics of its processes."""
 
-    cpu: float
-    rss: int
-
-
-class Look(Daemon, frozen=True):
-    """What `GET /v1/top` has answered: rows of `ps`; leases and vitals by pid; `statistics` of answering processes."""
-
-    at: float = 0.0
-    rows: list[dict[str, Any]] = []
-    instances: dict[str, str] = {}
-    vitals: dict[str, Vitals] = {}
-    statistics: dict[str, ProcessStatistics] = {}
+    statistics: dict[str, ProcessStatistics] = msgspec.field(default_factory=dict[str, ProcessStatistics])
 
 
 _TIMES = ("ttft_p50", "ttft_p99", "itl_p50", "itl_p99")
@@ -133,9 +114,9 @@ def top(now: Look, before: Look | None = None) -> Top:
     if before is not None and (before.pid != now.pid or before.at >= now.at):
         before = None  # another holder of the node has another clock
     interval = now.at - before.at if before is not None else None
-    by_process: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    by_process: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in now.rows:
-        by_process[row["session"], row["process"]].append(row)
+        by_process[row.session, row.process].append(row)
     processes = [_process(rows, now, before or _NOTHING) for rows in by_process.values()]
     return Top(now.version, now.node, now.pid, now.uptime, interval, processes)
 
@@ -168,10 +149,10 @@ def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> 
     return lower if any(counts) else None
 
 
-def _process(rows: Sequence[dict[str, Any]], now: Look, before: Look) -> ProcessRow:
+def _process(rows: Sequence[Row], now: Look, before: Look) -> ProcessRow:
     first = rows[0]
-    name, pid = first["process"], str(first["pid"])
-    if all((row["process"], row["pid"]) != (name, first["pid"]) for row in before.rows):
+    name, pid = first.process, str(first.pid)
+    if all((row.process, row.pid) != (name, first.pid) for row in before.rows):
         before = _NOTHING  # it has begun since
     seconds = now.at - before.at
     vitals, earlier = now.vitals.get(pid), before.vitals.get(pid)
@@ -179,19 +160,19 @@ def _process(rows: Sequence[dict[str, Any]], now: Look, before: Look) -> Process
     found, old = now.statistics.get(name, _SILENT), before.statistics.get(name, _SILENT)
     return ProcessRow(
         process=name,
-        graph=first["graph"],
-        components=[row["component"] for row in rows],
-        session=first["session"],
-        state=max((row["state"] for row in rows), key=_badness),
+        graph=first.graph,
+        components=[row.component for row in rows],
+        session=first.session,
+        state=max((row.state for row in rows), key=_badness),
         answers=answers,
-        pid=first["pid"],
+        pid=first.pid,
         instance=now.instances.get(pid, ""),
-        restarts=max(row["restarts"] for row in rows),
-        uptime=first["uptime"],
+        restarts=max(row.restarts for row in rows),
+        uptime=first.uptime,
         cpu=100 * (vitals.cpu - earlier.cpu) / seconds if vitals is not None and earlier is not None else None,
         rss=vitals.rss if vitals is not None else None,
-        mailbox=sum(found.mailboxes.get(row["component"], 0) for row in rows) if answers else None,
-        last_error=next((row["last_error"] for row in rows if row["last_error"]), ""),
+        mailbox=sum(found.mailboxes.get(row.component, 0) for row in rows) if answers else None,
+        last_error=next((row.last_error for row in rows if row.last_error), ""),
         ingress=_ingress(found.http, old.http, seconds),
         worker=_worker(found.engines, old.engines, seconds, list(found.pools.values())),
     )

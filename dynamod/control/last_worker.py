@@ -25,6 +25,8 @@ from dynamod.message.errors import UserError
 from dynamod.message.pools import ParkedModel
 from dynamod.runtime.components import starts_workers
 
+from .names import means
+
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
 
@@ -69,6 +71,27 @@ def _served(places: Collection[ModelWorker]) -> set[str]:
     }
 
 
+def require_others_than(
+    node: "Node",
+    graph: GraphRunner | AttachedGraph,
+    component: str,
+    *,
+    force: bool,
+    keep: int = 0,
+    role: str = "",
+    by_hand: bool = True,
+) -> None:
+    """Refuse a change of a component that takes a model's last worker away, without `force`. Raises LastWorker.
+
+    `keep`: replicas that stay. `role`, `by_hand`: as for `require_others`.
+    """
+    rows = [row for row in graph.rows() if row.state != "Draining" and means(row, component)]
+    stay = sorted({row.replica for row in rows})[:keep]
+    pids = {row.pid for row in rows if row.replica not in stay}
+    if not force:
+        require_others(node, graph, component, pids, role, by_hand=by_hand)
+
+
 def require_others(
     node: "Node",
     graph: GraphRunner | AttachedGraph,
@@ -88,9 +111,12 @@ def require_others(
     if any(starts_workers(one.component_kind) for one in services):
         return
     leases = node.link.leases()
-    draining = {leases.get(row.pid, 0) for row in node.graphs.rows() if row.state == "Draining"}
-    changed = {leases.get(pid, 0) for pid in pids} - draining
-    places = [one for one in _places(node) if one.lease not in draining]
+    rows = node.graphs.rows()
+    draining = {leases.get(row.pid, 0) for row in rows if row.state == "Draining"}
+    staying = {leases.get(row.pid, 0) for row in rows} - draining
+    leaving = {*node.registry.leases()} - staying  # a process without a row ends, or has ended: its lease lives on
+    changed = {leases.get(pid, 0) for pid in pids} - leaving
+    places = [one for one in _places(node) if one.lease not in leaving]
     if role:
         can = {one.lease for one in places if one.card.capabilities.role_switch}
         models = lost(places, (), dict.fromkeys(changed & can, role))

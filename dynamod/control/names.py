@@ -1,16 +1,13 @@
 """What the names mean that commands are given: `Worker`, `agg/Worker`, `Worker.0`."""
 
-from typing import Any
-
-import msgspec
-
 from dynamod.daemon.attached import AttachedGraph
 from dynamod.daemon.graphs import Graphs
 from dynamod.daemon.process import ProcessRecord
 from dynamod.daemon.runner import GraphRunner
 from dynamod.message.errors import UserError
+from dynamod.message.rows import Row
 
-Arguments = dict[str, Any]
+from .arguments import ComponentArguments
 
 
 class UnknownName(UserError):
@@ -23,37 +20,32 @@ class Names:
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One per component and replica."""
-        return [msgspec.to_builtins(row) for row in self._graphs.rows()]
-
-    def rows_of(self, graph: GraphRunner, component: str) -> list[dict[str, Any]]:
+    def rows_of(self, graph: GraphRunner, component: str) -> list[Row]:
         """The rows of a component's processes, except processes that end."""
-        rows = [msgspec.to_builtins(row) for row in graph.rows() if row.state != "Draining"]
-        return [row for row in rows if means(row, component.split(".")[0])]
+        return [row for row in graph.rows() if row.state != "Draining" and means(row, component.split(".")[0])]
 
     def components(self) -> list[str]:
         """Names of all components."""
-        return sorted({row["component"] for row in self.rows()})
+        return sorted({row.component for row in self._graphs.rows()})
 
     def processes(self) -> list[ProcessRecord]:
         """All live processes."""
         return [process for graph in self._graphs.all() for process in graph.processes()]
 
-    def started(self, arguments: Arguments) -> tuple[GraphRunner, str]:
+    def started(self, arguments: ComponentArguments) -> tuple[GraphRunner, str]:
         """As `found`, when the daemon has started the graph. Raises UserError."""
         graph, component = self.found(arguments)
         if isinstance(graph, AttachedGraph):
             raise graph.refusal()
         return graph, component
 
-    def found(self, arguments: Arguments) -> tuple[GraphRunner | AttachedGraph, str]:
+    def found(self, arguments: ComponentArguments) -> tuple[GraphRunner | AttachedGraph, str]:
         """The component's graph, and its name there. Raises UserError when no graph or several have it."""
-        name = str(arguments.get("component") or "")
+        name = arguments.component
         if not name:
             raise UserError("no component named", known(self.components()))
         before, _, rest = name.rpartition("/")
-        graph, component = str(arguments.get("graph") or before), rest if before in self._graphs.names() else name
+        graph, component = arguments.graph or before, rest if before in self._graphs.names() else name
         found = [one for one in self._graphs.all() if one.has(component) and graph in ("", one.name)]
         if not found and (kept := self._graphs.failed.get(graph)) is not None:
             why = f"graph '{graph}' could not start: {kept.why}"
@@ -66,12 +58,12 @@ class Names:
         return found[0], component
 
 
-def means(row: dict[str, Any], name: str) -> bool:
+def means(row: Row, name: str) -> bool:
     """Whether a component or process group, with or without graph and number, means a row of `ps`."""
     graph, _, last = name.rpartition("/")
-    numbered = f"{row['component']}.{row['process'].rpartition('.')[2]}"
-    found = last in (row["component"], numbered) and graph in ("", row["graph"])
-    return found or is_of(row["process"], name)
+    numbered = f"{row.component}.{row.process.rpartition('.')[2]}"
+    found = last in (row.component, numbered) and graph in ("", row.graph)
+    return found or is_of(row.process, name)
 
 
 def is_of(process: str, name: str) -> bool:

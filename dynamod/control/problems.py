@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from dynamod.discovery.records import decoded
 from dynamod.message.discovery import Instance
 from dynamod.message.protocol import PROTOCOL, works_with
+from dynamod.message.rows import Row
 from dynamod.observe.logstore import LogStore
+
+from .answers import Problem
 
 _STATES = {
     "Fatal": ("has failed for good", "correct the cause, then dynamo restart {component}"),
@@ -17,20 +18,13 @@ _STATES = {
 }
 
 
-class Problem(msgspec.Struct, frozen=True):
-    """`found`: one sentence. `mend`: what to do."""
-
-    found: str
-    mend: str
-
-
-def of_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
+def of_rows(rows: Iterable[Row]) -> Iterator[Problem]:
     """Processes that do not serve; `rows` are those of `ps`. Graphs that could not start have the state Fatal too."""
     for row in rows:
-        if row["state"] in _STATES:
-            what, mend = _STATES[row["state"]]
-            why = f": {row['last_error']}" if row["last_error"] else ""
-            yield Problem(f"{row['process']} {what}{why}", mend.format(component=row["component"]))
+        if row.state in _STATES:
+            what, mend = _STATES[row.state]
+            why = f": {row.last_error}" if row.last_error else ""
+            yield Problem(f"{row.process} {what}{why}", mend.format(component=row.component))
 
 
 def of_models(answers: Mapping[str, object]) -> Iterator[Problem]:

@@ -7,17 +7,18 @@ import logging
 import os
 import socket
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from dynamod import __version__
-from dynamod.extension.installed import installed
+from dynamod.extension.command import Command, from_query
 from dynamod.message.control import LAST_WORKER
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.metrics import CONTENT_TYPE
 
-from .commands import CHANGING, READING, Commands
+from .commands import Commands, known
 from .last_worker import LastWorker
 from .names import UnknownName
 
@@ -47,12 +48,12 @@ class Control:
 
     async def _routes(self) -> web.AppRunner:
         app = web.Application(middlewares=[_errors])
-        reading, changing = _names()
-        for name in ("", "/{name:.+}"):
-            app.router.add_get(f"/v1/{{command:{'|'.join(reading)}}}{name}", self._read)
-            app.router.add_post(f"/v1/{{command:{'|'.join(changing)}}}{name}", self._change)
-        app.router.add_get("/v1/metrics", self._metrics)
-        app.router.add_get("/v1/requests/{request}/decision", self._explain)
+        for command in known():
+            for path in command.routes():
+                if command.changes:
+                    app.router.add_post(path, partial(self._change, command))
+                else:
+                    app.router.add_get(path, partial(self._read, command))
         app.router.add_get("/v1", self._index)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await runner.setup()
@@ -64,30 +65,22 @@ class Control:
             await self._runner.cleanup()
 
     async def _index(self, request: web.Request) -> web.Response:
-        reading, changing = _names()
-        get = [f"/v1/{name}" for name in (*reading, "metrics", "requests/{id}/decision")]
-        post = [f"/v1/{name}" for name in changing]
-        return web.json_response({"version": __version__, "get": get, "post": post})
+        get, post = (
+            [one.routes()[0].format(subject="{id}") for one in known() if one.changes is changes]
+            for changes in (False, True)
+        )
+        return web.json_response({"version": __version__, "get": get, "post": sorted(post)})
 
-    async def _read(self, request: web.Request) -> web.StreamResponse:
-        command = request.match_info["command"]
-        arguments: dict[str, Any] = dict(request.query)
-        if name := request.match_info.get("name"):
-            arguments["actor" if command == "inspect" else "component"] = name
-        if command == "logs":
-            for key in ("after", "lines"):
-                if key in arguments:
-                    arguments[key] = _parsed(key, arguments[key])
-            if arguments.pop("follow", "0") in ("1", "true", ""):
-                return await self._follow(request, arguments)
-        return web.json_response(await self._commands.call(command, arguments))
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        text = await self._commands.call("metrics", {})
-        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
-
-    async def _explain(self, request: web.Request) -> web.Response:
-        return web.json_response(await self._commands.call("explain", dict(request.match_info)))
+    async def _read(self, command: Command[Any, Any], request: web.Request) -> web.StreamResponse:
+        arguments = from_query(command, request.query)
+        if subject := request.match_info.get("subject"):
+            arguments[command.subject] = subject
+        if command.name == "logs" and request.query.get("follow", "0") in ("1", "true", ""):
+            return await self._follow(request, arguments)
+        answer = await self._commands.call(command.name, arguments)
+        if command.answer is str:
+            return web.Response(body=answer.encode(), headers={"Content-Type": CONTENT_TYPE})
+        return web.json_response(answer)
 
     async def _follow(self, request: web.Request, arguments: dict[str, Any]) -> web.StreamResponse:
         entries = await self._commands.call("logs", arguments)
@@ -99,32 +92,26 @@ class Control:
             await asyncio.sleep(FOLLOW)
             entries = await self._commands.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
 
-    async def _change(self, request: web.Request) -> web.Response:
-        command = request.match_info["command"]
+    async def _change(self, command: Command[Any, Any], request: web.Request) -> web.Response:
         if not self._may_change(request):
-            return _error(403, f"user {_peer(request)[0]} may not {command}", "ask the owner of the daemon, or root")
+            return _error(
+                403, f"user {_peer(request)[0]} may not {command.name}", "ask the owner of the daemon, or root"
+            )
         try:
             arguments = json.loads((await request.text()).strip() or "{}")
         except ValueError as error:
             return _error(400, f"the body is not JSON: {error}", "send an object, or nothing")
         if not isinstance(arguments, dict):
             return _error(400, "the body is no JSON object", 'for example {"component": "Worker"}')
-        if name := request.match_info.get("name"):
-            arguments["graph" if command == "stop" else "component"] = name
-        arguments |= {key: _parsed(key, value) for key, value in request.query.items()}
-        return web.json_response(await self._commands.call(command, arguments))
+        if subject := request.match_info.get("subject"):
+            arguments[command.subject] = subject
+        arguments |= from_query(command, request.query)
+        return web.json_response(await self._commands.call(command.name, arguments))
 
     def _may_change(self, request: web.Request) -> bool:
         uid, groups = _peer(request)
         owner = os.stat(self._node.place.socket).st_gid
         return uid in (0, os.getuid()) or (owner != 0 and owner in groups)
-
-
-def _names() -> tuple[list[str], list[str]]:
-    """Commands that read and commands that change something, also of features that are off, which say so."""
-    added = {name: one.changes for feature in installed().values() for name, one in feature.controls.items()}
-    reading = [*READING, *(name for name, changes in added.items() if not changes)]
-    return reading, sorted({*CHANGING, *(name for name, changes in added.items() if changes)})
 
 
 def _peer(request: web.Request) -> tuple[int, set[int]]:
@@ -139,15 +126,6 @@ def _peer(request: web.Request) -> tuple[int, set[int]]:
     except OSError:
         others = b""
     return uid, {gid, *array.array("I", others[: len(others) // 4 * 4])}
-
-
-def _parsed(key: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        if key in ("lines", "replicas", "after"):
-            raise UserError(f"{key} is '{text}'", "give a number") from None
-        return text
 
 
 @web.middleware

@@ -3,20 +3,21 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+
+from .answers import Vitals
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def vitals(pids: Iterable[int], proc: Path = Path("/proc")) -> dict[str, dict[str, Any]]:
-    """By pid, as text: `cpu` seconds used so far, `rss` bytes in memory. Processes that cannot be seen are left out."""
-    found: dict[str, dict[str, Any]] = {}
+def vitals(pids: Iterable[int], proc: Path = Path("/proc")) -> dict[str, Vitals]:
+    """By pid, as text. Processes that cannot be seen are left out."""
+    found: dict[str, Vitals] = {}
     for pid in sorted(set(pids)):
         try:
             fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
             cpu = (int(fields[11]) + int(fields[12])) / _TICK
-            found[str(pid)] = {"cpu": cpu, "rss": int(fields[21]) * _PAGE}
+            found[str(pid)] = Vitals(cpu, int(fields[21]) * _PAGE)
         except (OSError, ValueError, IndexError):
             continue
     return found

@@ -6,11 +6,12 @@ import time
 from collections.abc import Collection
 
 from dynamod.message.errors import UserError
+from dynamod.message.rows import Row
 
 from .exits import EXIT, ExitWatch, crash, memory_kills
 from .link import Connection
 from .process import ProcessRecord
-from .rows import Row
+from .rows import of_process
 
 GRAPH = "python"
 """Graph of the first Python process of a node; the next are python-2, python-3, ..."""
@@ -53,18 +54,21 @@ class AttachedGraph:
         now, connection = time.monotonic(), self._connection
         facts = self._record.facts()
         return [
-            Row(
-                graph=self.name,
-                component=component,
-                process=self.process,
-                replica=0,
-                state="Silent" if connection.why else state,
-                pid=connection.pid,
-                uptime=now - connection.reported.since[component],
-                last_error=connection.why,
-                session=self.session,
-                detail=connection.reported.detail if state == "Starting" else "",
-            ).of_process(facts)
+            of_process(
+                Row(
+                    graph=self.name,
+                    component=component,
+                    process=self.process,
+                    replica=0,
+                    state="Silent" if connection.why else state,
+                    pid=connection.pid,
+                    uptime=now - connection.reported.since[component],
+                    last_error=connection.why,
+                    session=self.session,
+                    detail=connection.reported.detail if state == "Starting" else "",
+                ),
+                facts,
+            )
             for component, state in connection.reported.states.items()
         ]
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.message.errors import UserError
+from dynamod.message.rows import Row
 
 from .attached import AttachedGraph
 from .names import check_name
 from .port_owner import port_owner
 from .reload import Kept
-from .rows import Row, down
+from .rows import down
 from .runner import GraphRunner
 from .sockets import Sockets, listen
 from .spawn import Origin
@@ -62,12 +63,15 @@ class Graphs:
         name: str,
         graph: Graph,
         *,
-        origin: Origin = Origin(),
+        origin: Origin | None = None,
         session: str = "",
         kept: bool = False,
         grace: float | None = None,
     ) -> GraphRunner:
-        """Start a graph. Raises UserError when the name cannot be or is taken, or it cannot start."""
+        """Start a graph. Raises UserError when the name cannot be or is taken, or it cannot start.
+
+        `origin`: None: the daemon's own environment, as it is now.
+        """
         check_name(name)
         if name in self.names():
             owner = (self.running.get(name) or self.files[name]).session
@@ -75,6 +79,7 @@ class Graphs:
                 f"a graph '{name}' runs already{f' ({owner})' if owner else ''}",
                 f"stop it first: dynamo stop {name}, or use --name",
             )
+        origin = origin if origin is not None else Origin()
         runner = GraphRunner(self._node, name, graph, origin=origin, session=session, kept=kept, grace=grace)
         self.running[name] = runner
         try:

@@ -16,6 +16,7 @@ import msgspec
 from dynamod.actor import Actor, Reason
 from dynamod.message.errors import DynamodError
 from dynamod.message.node import Heartbeat
+from dynamod.message.rows import Activity
 from dynamod.runtime.liveness import Clocks
 from dynamod.runtime.plan import EXIT_USER_ERROR, HostPlan, encode
 from dynamod.transport.waiting import comes
@@ -40,21 +41,6 @@ class ProcessEnded(DynamodError):
     def __init__(self, message: str, *, permanent: bool) -> None:
         super().__init__(message)
         self.permanent = permanent
-
-
-class Activity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process does. `doing`: in words. `slow`: whether that takes far longer than usual.
-
-    `progress_age`: seconds since its last progress. `running`, `waiting`: requests in its engine. `phases`: of its
-    start, with seconds.
-    """
-
-    doing: str = ""
-    slow: bool = False
-    progress_age: float | None = None
-    running: int = 0
-    waiting: int = 0
-    phases: dict[str, float] = {}
 
 
 class ProcessFacts(Activity, frozen=True):
@@ -185,7 +171,7 @@ class Process(Actor):
         if snapshot is not None:
             plan = msgspec.structs.replace(plan, code=str(snapshot.folder))
         child = take_spare(launch.warm, launch.origin, launch.environ)
-        self._child = child = child or Child(launch.environ, launch.warm, launch.origin, snapshot)
+        self._child = child = child or Child.start(launch.environ, launch.warm, launch.origin, snapshot)
         self._memory_kills = memory_kills()
         record.pid = child.pid
         child.send_plan(encode(plan), launch.fds)

@@ -1,39 +1,17 @@
-"""What `ps` shows of a graph."""
+"""Rows of `ps`: what the daemon knows of the components of a graph."""
 
 import msgspec
 
 from dynamod.actor.supervisor import ChildStatistics
+from dynamod.message.rows import Activity, Row
 
-from .process import Activity, ProcessFacts, ProcessRecord
+from .process import ProcessFacts, ProcessRecord
 from .running import Running
 
 
-class Row(Activity, frozen=True):
-    """One component of one process, as `ps` shows it. Times in seconds.
-
-    `session`: the command that it ends with. `detail`: what it does while it starts, or changes its role. `role`: the
-    disaggregation mode of a worker, the next one while the role changes; empty until it is known. `models`: models that
-    clients can ask for at this ingress process, or through this worker (daemon.served). The activity is its process's.
-    """
-
-    graph: str
-    component: str
-    process: str
-    replica: int
-    state: str
-    pid: int
-    restarts: int = 0
-    uptime: float | None = None
-    last_error: str = ""
-    gpus: list[str] = msgspec.field(default_factory=list[str])
-    session: str = ""
-    detail: str = ""
-    role: str = ""
-    models: list[str] = msgspec.field(default_factory=list[str])
-
-    def of_process(self, facts: ProcessFacts) -> "Row":
-        """With what the daemon knows of the component's process."""
-        return msgspec.structs.replace(self, **{name: getattr(facts, name) for name in Activity.__struct_fields__})
+def of_process(row: Row, facts: ProcessFacts) -> Row:
+    """The row with what the daemon knows of the component's process."""
+    return msgspec.structs.replace(row, **{name: getattr(facts, name) for name in Activity.__struct_fields__})
 
 
 def down(graph: str, component: str, why: str) -> Row:
@@ -71,4 +49,4 @@ def process_row(
         detail=facts.detail if facts is not None and state in ("Starting", "Ready") else "",
         role=roles.get(component, ""),
     )
-    return row.of_process(facts) if facts is not None else row
+    return of_process(row, facts) if facts is not None else row

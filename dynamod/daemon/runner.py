@@ -15,12 +15,13 @@ from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import UserError
+from dynamod.message.rows import Row
 
 from .changing import GraphChange, plain
 from .groups import groups, require_some
 from .process import ProcessRecord
 from .processes import Processes
-from .rows import Row, process_row
+from .rows import process_row
 from .running import Running
 from .sockets import TlsFiles, close_all, url_of
 from .spawn import Origin

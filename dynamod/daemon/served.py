@@ -12,11 +12,11 @@ import msgspec
 from dynamod.discovery.keys import CARDS, INSTANCES, quarantine_key
 from dynamod.discovery.records import decoded
 from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.rows import Row
 from dynamod.runtime.components import is_ingress
 from dynamod.runtime.components.served import SERVED, ServedModel
 
 from .attached import AttachedGraph
-from .rows import Row
 from .runner import GraphRunner
 
 if TYPE_CHECKING:

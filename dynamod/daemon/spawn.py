@@ -1,21 +1,26 @@
 """Starting component processes, some of them before it is known what they will run.
 
 A new interpreter needs most of its start-up time for imports that do not depend on the plan. So a command that is
-about to serve asks for spare processes first and reads its own files while they warm up. Unused spares end. A
-process gets its plan, and the sockets to listen on, over the connection to its daemon.
+about to serve forks a daemon, which forks spare processes first (forked.py), and the command reads its own files in the
+meantime. Unused spares end. A process gets its plan, and the sockets to listen on, over the connection to its daemon.
 """
 
 import asyncio
+import gc
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import IO, Protocol
 
 from dynamod.runtime.attach import NOT_OURS
 from dynamod.runtime.snapshot import Snapshot, environment
 from dynamod.transport.framing import pack
+
+from .forked import Forked
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +37,42 @@ class Origin:
         return {**environ, "DYNAMOD_LOG_PIPE": "1", "PYTHONUNBUFFERED": "1"}
 
 
+class Program(Protocol):
+    """A child process, as `subprocess.Popen` describes it."""
+
+    pid: int
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """The reading end of its standard output."""
+
+    @property
+    def stderr(self) -> IO[bytes] | None:
+        """The reading end of its standard error."""
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+
+    def wait(self) -> int:
+        """Wait for the exit code."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
 class Child:
     """A process that runs `dynamod.runtime.host`, in a session of its own. `sock` is our end of its socket pair."""
 
-    def __init__(self, environ: Mapping[str, str], warm: str, origin: Origin, snapshot: Snapshot | None = None) -> None:
-        self.sock, theirs = socket.socketpair()
+    def __init__(self, sock: socket.socket, program: Program) -> None:
+        self.sock, self.program = sock, program
+        self.pid = program.pid
+
+    @classmethod
+    def start(cls, environ: Mapping[str, str], warm: str, origin: Origin, snapshot: Snapshot | None = None) -> "Child":
+        """A process with an interpreter of its own. `warm`: the kind of process that it imports modules for."""
+        ours, theirs = socket.socketpair()
         try:
-            self.popen = subprocess.Popen(
+            program = subprocess.Popen(
                 [origin.python, "-m", "dynamod.runtime.host", str(theirs.fileno()), warm],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -49,11 +83,27 @@ class Child:
                 start_new_session=True,
             )
         except BaseException:
-            self.sock.close()
+            ours.close()
             raise
         finally:
             theirs.close()
-        self.pid = self.popen.pid
+        return cls(ours, program)
+
+    @classmethod
+    def fork(cls, origin: Origin, live: Callable[[socket.socket], object]) -> "Child":
+        """A process with the modules that this one has imported, which runs `live` with its end of the pair.
+
+        To be called where no thread and no event loop runs yet, in the folder of `origin`. Raises OSError.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            program = Forked(partial(live, theirs), origin.environment(), keep=theirs.fileno())
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return cls(ours, program)
 
     def send_plan(self, plan: bytes, fds: Sequence[int]) -> None:
         """Send the plan and the descriptors it speaks of (by their place in `fds`)."""
@@ -63,13 +113,13 @@ class Child:
     @property
     def returncode(self) -> int | None:
         """None while it runs."""
-        return self.popen.poll()
+        return self.program.poll()
 
     async def outputs(self) -> tuple[asyncio.StreamReader, asyncio.StreamReader]:
         """Its standard output and standard error."""
         loop = asyncio.get_running_loop()
         readers: list[asyncio.StreamReader] = []
-        for pipe in (self.popen.stdout, self.popen.stderr):
+        for pipe in (self.program.stdout, self.program.stderr):
             reader = asyncio.StreamReader()
             await loop.connect_read_pipe(lambda reader=reader: _PipeProtocol(reader), pipe)  # type: ignore[misc]
             readers.append(reader)
@@ -85,16 +135,16 @@ class Child:
         finally:
             loop.remove_reader(watch)
             os.close(watch)
-        return self.popen.wait()
+        return self.program.wait()
 
     def end(self) -> None:
         """End a spare at once: it has done nothing yet, and its end should take no time."""
-        self.popen.kill()
+        self.program.kill()
         self.sock.close()
-        for pipe in (self.popen.stdout, self.popen.stderr):
+        for pipe in (self.program.stdout, self.program.stderr):
             if pipe is not None:
                 pipe.close()
-        self.popen.wait()
+        self.program.wait()
 
 
 class _PipeProtocol(asyncio.StreamReaderProtocol):
@@ -113,11 +163,13 @@ class _PipeProtocol(asyncio.StreamReaderProtocol):
 _spares: dict[str, tuple[Origin, Child]] = {}
 
 
-def prewarm(kinds: Sequence[str], origin: Origin) -> None:
-    """Start spares for `ingress` or `worker` processes."""
+def prewarm(kinds: Sequence[str], origin: Origin, live: Callable[[socket.socket], object]) -> None:
+    """Fork spares for `ingress` or `worker` processes; see `Child.fork`."""
+    gc.collect()
+    gc.freeze()  # else the collectors of the children copy the memory that they share
     for kind in kinds:
         if kind not in _spares:
-            _spares[kind] = (origin, Child(origin.environment(), kind, origin))
+            _spares[kind] = (origin, Child.fork(origin, live))
 
 
 def take_spare(kind: str, origin: Origin, environ: Mapping[str, str]) -> Child | None:

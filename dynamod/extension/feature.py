@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .command import CommandHandler
 from .component import Component
-from .control import Control
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class Feature:
     Extension points are functions, so that a process imports only what it uses. `endpoints` gives objects of
     `ingress.api.endpoint.Endpoint` for the HTTP API. `part` makes what the feature keeps in each HTTP server, of the
     server's `http.settings.FrontendSettings`; endpoints find it in `Frontend.parts`. `commands` gives, by the word
-    behind `dynamo`, what makes the typer application of that word.
+    behind `dynamo`, what makes the typer application of that word. An application whose only command has that name adds
+    this command.
     """
 
     name: str
@@ -57,8 +58,8 @@ class Feature:
     """What it adds to features that it requires, by their names (`installed.extensions`)."""
     explains: Mapping[str, Callable[[], Callable[[str | None, Any], None]]] = field(default_factory=dict[str, Any])
     """What prints `dynamo explain WORD`, by the word: with the path of the control socket or None, and a `Form`."""
-    controls: Mapping[str, Control] = field(default_factory=dict[str, Control])
-    """Commands of the control socket, by name."""
+    controls: Callable[[], Sequence[CommandHandler[Any, Any]]] = tuple
+    """Gives the commands of the control socket, with what answers them in the daemon."""
     roles: tuple[str, ...] = ()
     """Roles that workers may have beside `aggregated`."""
     checks: Callable[[Sequence[Any]], None] | None = None

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from dynamod.message.errors import UserError
 
+from .command import CommandHandler
 from .component import Component
-from .control import Control
 from .feature import Feature
 
 T = TypeVar("T")
@@ -103,12 +103,14 @@ def explanation(word: str) -> Callable[[str | None, Any], None] | None:
     return made() if made is not None else None
 
 
-def control(name: str) -> Control | None:
-    """The command of the control socket that a feature adds; None when no feature does.
+def control(name: str) -> CommandHandler[Any, Any] | None:
+    """What answers a command of the control socket that a feature adds; None when no feature adds it.
 
     Raises UserError when the feature is off.
     """
-    return _owned(name, lambda feature: feature.controls, f"the command '{name}'")
+    given: Callable[[Feature], Mapping[str, CommandHandler[Any, Any]]]
+    given = lambda feature: {handler.command.name: handler for handler in feature.controls()}  # noqa: E731
+    return _owned(name, given, f"the command '{name}'")
 
 
 def require_role(role: str) -> None:

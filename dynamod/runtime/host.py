@@ -15,7 +15,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dynamod import __version__
 from dynamod.actor import Actor, Crashed, Reason, System, Terminated
@@ -24,6 +24,7 @@ from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Hello, Refused, State
 from dynamod.message.protocol import PROTOCOL
 
+from .command_line import retitle
 from .components import component_class
 from .context import ComponentContext, ProcessContext
 from .lifeline import default_signals, die_with_parent, receive_plan
@@ -186,8 +187,18 @@ def main() -> None:
     os.set_inheritable(sock.fileno(), False)
     if len(sys.argv) > 2:
         warm_up(sys.argv[2])
+    live(sock)
+
+
+def live(sock: socket.socket, *, forked: bool = False) -> NoReturn:
+    """Take a plan from the daemon at the other end of `sock`, run it, and end the process.
+
+    `forked`: the process has the command line of the command that started the daemon.
+    """
     payload, fds = receive_plan(sock)
     plan = decode(payload)
+    if forked:
+        retitle(f"dynamod {plan.name}")
     sock.setblocking(False)
     os.environ.update(plan.env)
     if plan.code:  # a spare process was started before there was a snapshot
@@ -201,7 +212,9 @@ def main() -> None:
         factory = importlib.import_module("uvloop").new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         code = runner.run(run(plan, sock, fds))
-    leave(code) if code else sys.exit(0)
+    if code:
+        leave(code)
+    sys.exit(0)
 
 
 if __name__ == "__main__":

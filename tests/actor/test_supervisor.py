@@ -173,6 +173,8 @@ async def test_without_escalation_a_child_that_never_starts_is_fatal_with_its_re
         assert states["late"] == ("Fatal", "OSError: not yet")
         assert {states[name][0] for name in "abc"} == {"Ready"}
         supervisor.start_child(Spec("late", lambda: Late("late", events), backoff=STEADY))  # a person mends it
+        (late,) = [one for one in supervisor.children() if one.name == "late"]
+        assert (late.restarts, late.last_error) == (0, ""), "the error was that of the child before"
         await asyncio.sleep(1)
         assert await child(system, "late").ask(Who(), timeout=1) == 3
 

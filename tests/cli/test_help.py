@@ -12,7 +12,7 @@ import typer
 from dynamod.cli.app import app, run
 from dynamod.cli.features import add_commands
 from dynamod.cli.flags import PREFILL, frontend_parser, joined, parse, parser
-from dynamod.cli.overview import GROUPS
+from dynamod.cli.overview import GROUPS, LONGEST
 from dynamod.cli.run import run as dynamo_run
 from dynamod.extension.installed import installed
 from dynamod.extension.settings import Option, options
@@ -33,7 +33,9 @@ def test_every_command_of_the_core_has_its_line() -> None:
     features = {word for feature in installed().values() for word in feature.commands}
     listed = [name for lines in GROUPS.values() for name in lines]
     assert sorted(listed) == sorted({name for name, one in root.commands.items() if not one.hidden} - features)
-    assert [line for lines in GROUPS.values() for line in lines.values() if len(line) > 60 or line.endswith(".")] == []
+    lines = [line for lines in GROUPS.values() for line in lines.values()]
+    lines += [root.commands[word].get_short_help_str(200).rstrip(".") for word in features]
+    assert [line for line in lines if len(line) > LONGEST or line.endswith(".")] == []
 
 
 def test_help_shows_each_command_whole_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,6 +47,7 @@ def test_help_shows_each_command_whole_on_one_line(monkeypatch: pytest.MonkeyPat
         for name, line in lines.items():
             assert f"  {name:<9} {line}\n" in text
     assert "\nMore:\n  planner " in text
+    assert "\n  switch " in text.partition("\nChange components:")[2].partition("\nModels:")[0]
 
 
 def test_flags_of_dynamo_run_are_in_groups() -> None:

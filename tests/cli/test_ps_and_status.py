@@ -2,7 +2,9 @@
 
 import pytest
 
-from dynamod.cli.show import show
+from dynamod.cli.client import ControlAnswer
+from dynamod.cli.show import processes, show, status
+from dynamod.control.table import PS, STATUS
 
 ROW = {
     "graph": "agg",
@@ -19,7 +21,7 @@ ROW = {
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> str:
-    show("ps", [ROW, {**ROW, "session": "dynamo serve pid 2"}], "text")
+    show(ControlAnswer([ROW, {**ROW, "session": "dynamo serve pid 2"}], PS), processes, "text")
     return capsys.readouterr().out
 
 
@@ -39,5 +41,5 @@ def test_the_status_of_an_older_daemon_says_nothing_of_models(capsys: pytest.Cap
     graph = {"name": "agg", "ready": True, "urls": ["http://localhost:1"]}
     value = {"version": "0.2.0", "pid": 1, "node": "n", "uptime": 1.0, "socket": "s", "problems": []}
     for models, said in (({}, ""), ({"models": []}, " serves no model"), ({"models": ["a", "b"]}, " serves a, b")):
-        show("status", {**value, "graphs": [{**graph, **models}]}, "text")
+        show(ControlAnswer({**value, "graphs": [{**graph, **models}]}, STATUS), status, "text")
         assert capsys.readouterr().out.splitlines()[1] == f"  agg: ready http://localhost:1{said}"

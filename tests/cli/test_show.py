@@ -5,8 +5,10 @@ from typing import Any
 
 import msgspec
 
-from dynamod.cli.show import decision, processes
+from dynamod.cli import show
+from dynamod.cli.show import decision
 from dynamod.message.discovery import Instance
+from dynamod.message.rows import Row
 from dynamod.router.router import Prompt, Router, RouterSettings
 
 
@@ -20,6 +22,10 @@ def shown(workers: int, width: int | None = None) -> str:
     for one in record["candidates"]:
         one["process"] = f"worker.{one['instance']}"
     return decision({**record, "overlap": 0, "regret": 0}, width)
+
+
+def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
+    return show.processes(msgspec.convert(rows, list[Row]), width)
 
 
 def row(component: str, process: str, session: str = "", error: str = "") -> dict[str, Any]:

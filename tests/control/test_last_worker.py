@@ -71,7 +71,8 @@ class Node:
         self.graph: Any = SimpleNamespace(graph=SimpleNamespace(services={}))
 
     def rows(self) -> list[Any]:
-        return [SimpleNamespace(pid=pid, state=self.states.get(pid, "Ready")) for pid in self.pids]
+        states = {pid: self.states.get(pid, "Ready") for pid in self.pids}
+        return [SimpleNamespace(pid=pid, state=state) for pid, state in states.items() if state]
 
     def worker(self, *, foreign: bool = False, card: ModelCard = CARD) -> int:
         pid = lease = len(self.pids) + 100 if not foreign else 7
@@ -116,6 +117,17 @@ def test_the_last_worker_of_all_nodes() -> None:
         node.registry.put_foreign(key, b"gone")
         assert node.refuses(only), "the other node's worker answers nothing"
         node.registry.delete_foreign(key)
+
+
+def test_a_worker_without_a_row_is_no_other_worker() -> None:
+    """The process has ended, and its lease lives on for a moment; or the process takes long to end after its kill."""
+    node = Node()
+    killed, only = node.worker(), node.worker()
+    assert not node.refuses(only)
+    node.states[killed] = ""
+    assert node.refuses(only)
+    del node.pids[killed]
+    assert node.refuses(only)
 
 
 def test_a_static_worker_is_the_only_one_at_its_address() -> None:

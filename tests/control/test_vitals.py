@@ -4,17 +4,18 @@ import os
 import time
 from pathlib import Path
 
+from dynamod.control.answers import Vitals
 from dynamod.control.vitals import vitals
 
 
 def test_our_own() -> None:
     mine = str(os.getpid())
     before = vitals([os.getpid()])[mine]
-    assert before["rss"] > 1 << 20
+    assert before.rss > 1 << 20
     end = time.process_time() + 0.05
     while time.process_time() < end:
         pass
-    assert 0.02 <= vitals([os.getpid()])[mine]["cpu"] - before["cpu"] < 5
+    assert 0.02 <= vitals([os.getpid()])[mine].cpu - before.cpu < 5
 
 
 def test_who_is_gone_is_left_out(tmp_path: Path) -> None:
@@ -24,4 +25,4 @@ def test_who_is_gone_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "8").mkdir()
     (tmp_path / "8/stat").write_text("8 (torn")
     tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    assert vitals([7, 8, 9], tmp_path) == {"7": {"cpu": 200 / tick, "rss": 3 * page}}
+    assert vitals([7, 8, 9], tmp_path) == {"7": Vitals(200 / tick, 3 * page)}

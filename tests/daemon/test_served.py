@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from dynamod.daemon.rows import Row
 from dynamod.daemon.runner import GraphRunner
 from dynamod.daemon.served import NOT_LOADED, ServedModels
 from dynamod.discovery.keys import card_key, instance_key, quarantine_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.discovery import Adapter, Instance, ModelCard
+from dynamod.message.rows import Row
 from dynamod.runtime.components.served import SERVED, ServedModel
 
 KINDS = {"Frontend": "frontend", "Processor": "processor", "Worker": "worker"}

@@ -30,9 +30,9 @@ from ..ports import free_port
 from .asking import Begun, Streaming, chat_body, request_of
 from .forks import ENTRIES
 from .nodes import Servers
-from .processes import Pid, described, named_in_environment, tree
+from .processes import Pid, described, named_after, tree
 from .together import play
-from .warm import warm
+from .warm import Started, Warm, warm
 
 ROOT = Path(__file__).parents[2]
 ENTRY = {
@@ -85,18 +85,30 @@ class Command:
     """A command that runs; its output goes to files."""
 
     def __init__(
-        self, machine: "Machine", argv: list[str], env: Mapping[str, str], cwd: Path, *, deaf: bool = False
+        self,
+        machine: "Machine",
+        argv: list[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        *,
+        deaf: bool = False,
+        forks: Warm | None = None,
+        words: Sequence[str] = (),
     ) -> None:
-        self.machine = machine
+        self.machine, self.words = machine, [*words]  # without the command's own name
         self._out, self._err = (machine.folder / f"{len(machine.commands)}.{name}" for name in ("out", "err"))
+        self._popen: subprocess.Popen[bytes] | Started
         with self._out.open("wb") as out, self._err.open("wb") as err:
             if deaf:  # a pipe whose reader has left
                 reader, writer = os.pipe()
                 os.close(reader)
-            stdout = writer if deaf else out
-            self._popen = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=err, env=env, cwd=cwd, start_new_session=True
-            )
+            stdout = writer if deaf else out.fileno()
+            if forks is not None:
+                self._popen = forks.start(argv, env, cwd, stdout, err.fileno())
+            else:
+                self._popen = subprocess.Popen(
+                    argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=err, env=env, cwd=cwd, start_new_session=True
+                )
             if deaf:
                 os.close(writer)
         self.pid = self._popen.pid
@@ -231,14 +243,17 @@ class Machine:
         return any(other.code is None for other in self.commands if other is not command)
 
     def environ(self, **env: str) -> dict[str, str]:
+        """The environment of a command: ours, this machine's, and `env`."""
+        return {**self._environ(), **self.env, **env}
+
+    def _environ(self) -> dict[str, str]:
         """Ours, but with this machine's socket and the checkout on the path."""
         dropped = re.compile(
             "DYN|NATS_|ETCD_|NOTIFY_|STATE_|RUNTIME_|LOGS_|CUDA_|COLUMNS|LINES|PYTHONUNBUFFERED|PYTHONWARNINGS"
         )
         clean = {key: value for key, value in os.environ.items() if not dropped.match(key)}
         path = os.pathsep.join([str(ROOT), str(ROOT / "dynamod/compat"), *filter(None, [clean.get("PYTHONPATH")])])
-        alone = {"DYNAMOD_SOCKET": str(self.socket), "DYNAMOD_CLUSTER": "off"}
-        return {**clean, "PYTHONPATH": path, **alone, **self.env, **env}
+        return {**clean, "PYTHONPATH": path, "DYNAMOD_SOCKET": str(self.socket), "DYNAMOD_CLUSTER": "off"}
 
     def start(
         self,
@@ -248,13 +263,22 @@ class Machine:
         deaf: bool = False,
         within: str = "",
         prefix: Sequence[str] = (),
+        fresh: bool = False,
         **env: str,
     ) -> Command:
-        """Start a command. `deaf`: its output has no reader. `within`: a network namespace. `prefix`: words before."""
+        """Start a command. `deaf`: its output has no reader. `within`: a network namespace. `prefix`: words before.
+
+        `fresh`: in an interpreter of its own, as a user would; also the first command of each kind.
+        """
+        if forks := None if within or prefix or fresh else self._forks([command, *map(str, argv)], env):
+            words, environ = [command, *map(str, argv)], self.environ(**env)
+            started = Command(self, words, environ, cwd or self.folder, deaf=deaf, forks=forks, words=words[1:])
+            self.commands.append(started)
+            return started
         words = [*prefix, self.python, *(ENTRY.get(command) or ["-m", command]), *map(str, argv)]
         if within:
             words = ["ip", "netns", "exec", within, *words]
-        started = Command(self, words, self.environ(**env), cwd or self.folder, deaf=deaf)
+        started = Command(self, words, self.environ(**env), cwd or self.folder, deaf=deaf, words=[*map(str, argv)])
         self.commands.append(started)
         return started
 
@@ -269,10 +293,8 @@ class Machine:
     def run(self, command: str, *argv: object, seconds: float = SLOW, cwd: Path | None = None, **env: str) -> Result:
         """Run a command to its end; other names are those of modules."""
         words, environ, folder = [command, *map(str, argv)], self.environ(**env), cwd or self.folder
-        if self.python == sys.executable and command in ENTRIES:
-            forks = warm(self.environ())
-            if forks.knows(words, environ):
-                return Result(*forks.run(words, environ, folder, seconds))
+        if forks := self._forks(words, env):
+            return Result(*forks.run(words, environ, folder, seconds))
         done = subprocess.run(
             [self.python, *(ENTRY.get(command) or ["-m", command]), *words[1:]],
             stdin=subprocess.DEVNULL,
@@ -283,9 +305,16 @@ class Machine:
         )
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
+    def _forks(self, words: Sequence[str], env: Mapping[str, str]) -> Warm | None:
+        """The process that such a command can be forked from, unless it is the first of its kind."""
+        if self.python != sys.executable or words[0] not in ENTRIES:
+            return None
+        forks = warm(self._environ())
+        return forks if forks.knows(words, self.environ(**env)) else None
+
     def batch(self, cases: Sequence[tuple[str, Sequence[str]]]) -> list[Result]:
         """Run many commands that end at once, some at the same time; each has a control socket of its own."""
-        forks = warm(self.environ())
+        forks = warm(self._environ())
 
         def one(number: int, command: str, argv: Sequence[str]) -> Result:
             environ = self.environ(DYNAMOD_SOCKET=str(self.folder / f"{number}.sock"))
@@ -429,9 +458,9 @@ class Machine:
         own = [port for port in self.ports if port < CLIENTS]
         faults += [f"port {port} is not free" for port in own if not self.free(f":{port}")]
         try:
-            until(lambda: not named_in_environment(f"{self.folder}/"), 5.0)
+            until(lambda: not named_after(str(self.folder)), 5.0)
         except AssertionError:
-            faults.append(f"processes are left behind: {named_in_environment(f'{self.folder}/')}")
+            faults.append(f"processes are left behind: {named_after(f'{self.folder}/')}")
         shutil.rmtree(self.folder)
         assert not faults, "\n".join(faults)
 

@@ -1,8 +1,8 @@
 """Runs commands, each in a fork of this process, which has imported what they would all wait for.
 
-Not imported by tests but run, by `python -c` with a socket's path: so `sys.path` begins as that of a real command. One
-connection per command: it brings the request as JSON and stdout and stderr as file descriptors, and is answered with a
-line with the process id and a line with the exit code. Ends when its stdin is closed.
+Not imported by tests but run, by `python -c` with the paths of a socket and of this file: so `sys.path` begins as that
+of a real command. One connection per command: it brings the request as JSON and stdout and stderr as file descriptors,
+and is answered with a line with the process id and a line with the exit code. Ends when its stdin is closed.
 """
 
 import contextlib
@@ -21,6 +21,8 @@ ENTRIES = {"dynamo": "dynamo", "dynamod": "dynamod", "dynamo-run": "dynamo_run",
 def warm() -> None:
     """Import everything, and build what is built at the first use."""
     import dynamod.cli.app
+    import dynamod.cli.attach
+    import dynamod.cli.boot
     import dynamod.cli.client
     import dynamod.cli.main
     import dynamod.cli.preflight
@@ -29,10 +31,17 @@ def warm() -> None:
     import dynamod.cli.serve
     import dynamod.cli.service
     import dynamod.cli.show
+    import dynamod.daemon.place
+    import dynamod.daemon.spawn
+    import dynamod.engine.echo
+    import dynamod.engine.mocker.engine
     import dynamod.graph.config
     import dynamod.graph.load
     import dynamod.preprocess.locate
+    import dynamod.runtime.host
 
+    for kind in dynamod.runtime.host.WARM_UP:
+        dynamod.runtime.host.warm_up(kind)
     stdout = os.dup(1)
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 1)
@@ -56,14 +65,22 @@ def keep(connection: socket.socket) -> None:
         connection.close()
         command(request, out, err)
         sys.exit()
+    for descriptor in (out, err):
+        os.close(descriptor)
     with contextlib.suppress(OSError):  # nobody waits any more: it took too long
         connection.sendall(f"{pid}\n".encode())
-        connection.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with contextlib.suppress(OSError):
+        connection.sendall(f"{code}\n".encode())
     os._exit(0)
 
 
 def command(request: dict[str, Any], out: int, err: int) -> None:
-    """Be the command."""
+    """Be the command. The processes that it forks have its name: the test finds them by that at its end."""
+    with open("/proc/self/comm", "w") as file:
+        file.write(request["name"])
+    if request["session"]:
+        os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     for number, mine in enumerate((null, out, err)):
         os.dup2(mine, number)

@@ -62,12 +62,13 @@ def described(pid: int) -> str:
     return f"{pid} {fields[0] if fields else 'gone'} {words} [{', '.join(sorted(places))}]"
 
 
-def named_in_environment(text: str) -> list[str]:
-    """Processes whose environment has this text, with their commands."""
+def named_after(folder: str) -> list[str]:
+    """Processes whose environment has a path in this folder, or whose name is the folder's; with their commands."""
+    name, inside = f"{Path(folder).name}\n", f"{folder}/".encode()
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            if text.encode() in (place / "environ").read_bytes():
+            if (place / "comm").read_text() == name or inside in (place / "environ").read_bytes():
                 found.append(f"{place.name}: {(place / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}")
         except OSError:
             pass  # it has ended, or is another user's

@@ -143,7 +143,7 @@ ENGINES = (
         "'repetition_penalty': None, 'temperature': None, 'top_p': None, 'top_k': None, 'min_p': None, "
         "'use_beam_search': None, 'length_penalty': None, 'seed': None}, 'eos_token_ids': [128001, 128008, 128009], "
         "'mdc_sum': 'f1cd44546fdcbd664189863b7daece0f139a962b89778469e4cffc9be58ccc88', 'annotations': []}",
-        note="with more keys, those of the original's later versions",
+        note="with more keys, those of NVIDIA Dynamo's later versions",
     ),
     Line(TOKENS),
     Line("await register_llm(model_type, endpoint, model_path)"),
@@ -344,7 +344,7 @@ def counts() -> str:
 
 def table() -> str:
     """The table as Markdown."""
-    head = f"""# The documents of the original, line by line
+    head = f"""# The documents of NVIDIA Dynamo, line by line
 
 Every command, request, format and snippet of the five documents that concerns running the system: {counts()}.
 `test_seeds*.py` run what works or differs, adapted only in model, port, path and context length; commands that need a

@@ -227,7 +227,7 @@ def test_the_limits_change_by_a_reload(machine: Any) -> None:
     assert remotely(machine, url)
     whole = machine.chat(url, LONG, max_tokens=300, ignore_eos=True)
     streams = [machine.stream(url, LONG, max_tokens=300, ignore_eos=True) for _ in range(3)]
-    words = [*command._popen.args[5:], "--Processor.max-local-prefill-length=100000"]
+    words = [*command.words[2:], "--Processor.max-local-prefill-length=100000"]
     done = machine.run("dynamo", "reload", "graphs.disagg:Frontend", *words, seconds=60)
     assert done.code == 0, done.err
     assert [stream.read().text for stream in streams] == [whole] * 3

@@ -114,7 +114,7 @@ def test_a_prefill_worker_leaves_when_its_sessions_are_gone(machine: Any, engine
         assert sessions(machine)["open"] == 1
         if how == "reload":
             other = f"--PrefillWorker.engine_args={json.dumps({**arguments_of(engine), 'max_num_batched_tokens': 48})}"
-            words = ["reload", "graphs.disagg:Frontend", *command._popen.args[5:], other]
+            words = ["reload", "graphs.disagg:Frontend", *command.words[2:], other]
         else:
             words = [how, "PrefillWorker"]
         done = machine.run("dynamo", *words, seconds=60)

@@ -4,6 +4,10 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ ROUTES = {
 }
 FIELDS = {"tags": ("tags", ["x"])}
 """A member of `nvext`, and a value."""
-COMMANDS = {"planner": ["planner"], "replay": ["bench"]}
+COMMANDS = {"planner": ["planner"], "replay": ["bench"], "role_switch": ["switch"]}
 SETTINGS = {
     "anthropic": ("strip-anthropic-preamble", "false"),
     "batches": ("batches-dir", "kept"),
@@ -32,21 +36,35 @@ SETTINGS = {
 """A key of the frontend, which is a flag of `dynamo-run`, too, and a value."""
 
 
-def copied(machine: Any) -> Path:
-    """A copy of the package, which the machine's commands use; its folder of features."""
+@pytest.fixture(scope="module")
+def package() -> Iterator[Path]:
+    """A copy of the package that is compiled."""
+    folder = Path(tempfile.mkdtemp(prefix="dm-package-", dir="/tmp"))
+    for name in ("dynamod", "graphs", "configs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(folder)], check=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def copied(machine: Any, package: Path) -> Path:
+    """A copy of the package, which the machine's commands use; its folder of features.
+
+    Links to compiled files: each copy would be compiled anew.
+    """
     copy: Path = machine.folder / "copy"
-    ignored = shutil.ignore_patterns("__pycache__")
-    for folder in ("dynamod", "graphs", "configs"):
-        shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
+    shutil.copytree(package, copy, copy_function=os.link)
+    if prefix := sys.pycache_prefix:
+        shutil.copytree(f"{prefix}{package}", f"{prefix}{copy}", copy_function=os.link)
     machine.env["PYTHONPATH"] = os.pathsep.join([str(copy), str(copy / "dynamod/compat")])
     return copy / "dynamod/features"
 
 
 @pytest.fixture
-def without(machine: Any, request: pytest.FixtureRequest) -> Any:
+def without(machine: Any, package: Path, request: pytest.FixtureRequest) -> Any:
     """A machine whose package lacks one feature, and each feature that requires it."""
     name: str = request.param
-    folder = copied(machine)
+    folder = copied(machine, package)
     for other, feature in installed().items():
         if name == other or name in feature.requires:
             shutil.rmtree(folder / other)
@@ -107,9 +125,9 @@ def test_features_that_are_switched_off(machine: Any) -> None:
             assert name == "anthropic" or json.loads(text)["error"]["code"] == "feature_off"
 
 
-def test_a_folder_that_is_added(machine: Any) -> None:
+def test_a_folder_that_is_added(machine: Any, package: Path) -> None:
     """The toy has a part in the worker, a part in the processor and a route."""
-    shutil.copytree(ROOT / "tests/extension/toys/visits", copied(machine) / "visits")
+    shutil.copytree(ROOT / "tests/extension/toys/visits", copied(machine, package) / "visits")
     assert "a toy: /v1/visits" in ended(machine, "features").out
     command = machine.agg("--Worker.model=sample", "--Worker.engine=mocker")
     status, text = machine.ask(command.ready(), "/v1/visits")
@@ -206,7 +224,12 @@ def test_prefill_workers_that_are_switched_off(machine: Any) -> None:
     command = machine.agg("--Worker.model=sample", "--Worker.engine=mocker", "--Processor.remote-prefill=true")
     assert machine.chat(command.ready(), "hello", max_tokens=4)
     said = ended(machine, "switch", "Worker", "prefill", "--force").mistake()
-    assert f"the role 'prefill' belongs to {off}" in said or "keeps its role" in said, said
+    assert "belongs to the feature 'role_switch', which is off: requires prefill, which is off" in said, said
+    status, told = machine.raw("POST", "/v1/switch/Worker", {"role": "prefill", "force": True})
+    assert (status, "the command 'switch' belongs to the feature 'role_switch'" in told["error"]["message"]) == (
+        400,
+        True,
+    )
     command.end()
 
 

@@ -52,7 +52,8 @@ def test_a_component_that_fails_at_every_start_is_given_up(machine: Any) -> None
     assert daemon.code is None, "the daemon lives on"
     (machine.folder / "broken.py").write_text(BROKEN.replace("raise", "return  #"))
     assert machine.run("dynamo", "restart", "Broken").code == 0
-    machine.until(lambda: machine.row("Broken")["state"] == "Ready")
+    row = machine.until(lambda: [row for row in machine.ps("Broken") if row["state"] == "Ready"])[0]
+    assert (row["restarts"], row["last_error"]) == (0, ""), "the error was that of the process before"
     (machine.folder / "broken.py").write_text(BROKEN)
     assert "no luck today" in machine.run("dynamo", "restart", "Broken").mistake()
 

@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import signal
 import sys
 import time
 from typing import Any
@@ -68,6 +69,12 @@ def test_the_last_worker_is_not_taken_away_by_chance(machine: Any) -> None:
     assert machine.run("dynamo", "switch", "Worker", "decode").code == 0, "a model that comes back needs no force"
     machine.until(lambda: machine.serves(url))
 
+    assert machine.run("dynamo", "scale", "Worker", "2").code == 0
+    machine.until(lambda: [one["state"] for one in machine.ps("Worker")] == ["Ready", "Ready"])
+    os.kill(machine.ps("Worker")[1]["pid"], signal.SIGSTOP)  # it ends later than the daemon waits for
+    assert machine.run("dynamo", "scale", "Worker", "1", "--timeout", "0.2").code == 0, "another one is there"
+    status, told = machine.raw("POST", "/v1/scale/Worker", {"replicas": 0})
+    assert (status, told["error"]["code"]) == (409, "last_worker"), "the worker that ends is no other one"
     assert machine.run("dynamo", "scale", "Worker", "2").code == 0
     machine.until(lambda: [one["state"] for one in machine.ps("Worker")] == ["Ready", "Ready"])
     assert machine.run("dynamo", "drain", "Worker.1").code == 0, "another one is there"

@@ -18,7 +18,7 @@ WORDS = " ".join(f"word{n}" for n in range(120))
 POISON = """
 import sys
 
-if "dynamod.runtime.host" in sys.orig_argv:
+if {"serve", "dynamod.runtime.host"} & {*sys.orig_argv}:  # a process of a graph, or what such processes are forked from
     import os, signal
     from dynamod.engine.echo import EchoCore
 

@@ -1,13 +1,15 @@
-"""Commands that end by themselves, without the third of a second in which Python imports what they need.
+"""Commands without the third of a second in which Python imports what they need.
 
-Most tests run several (`ps`, `logs`, `scale`): what they print and how they end is asked for, not how they are loaded.
+Most tests run several (`serve`, `ps`, `scale`): what they do and how they end is asked for, not how they are loaded.
 Each still is a process of its own with its arguments, its environment, its folder. The first of every kind is started
 as a user would, so that every kind is seen to be loaded.
 """
 
 import atexit
+import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,16 +28,17 @@ class Warm:
     """The process that everything is forked from; one for a run of the tests, and it ends with it."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
+        own = os.path.dirname(env["DYNAMOD_SOCKET"])  # the first machine's folder, which ends before this does
+        env = {name: value for name, value in env.items() if own not in value}
         self.python = python(env)
         self.seen: set[tuple[str, ...]] = set()
         self._folder = tempfile.mkdtemp(prefix="dm-warm-", dir="/tmp")
-        own = os.path.dirname(env["DYNAMOD_SOCKET"])  # the first machine's folder, which ends before this does
         self._path = f"{self._folder}/s.sock"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVER.read_text(), self._path],
+            [sys.executable, "-c", "import sys; exec(open(sys.argv[2]).read())", self._path, str(SERVER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={name: value for name, value in env.items() if own not in value},
+            env=env,
             cwd=self._folder,
         )
         atexit.register(self.close)
@@ -42,32 +46,41 @@ class Warm:
         assert self._process.stdout.readline() == b"ready\n"
 
     def knows(self, words: Sequence[str], env: Mapping[str, str]) -> bool:
-        """Whether such a command has been started as a user would; and what Python is told is what it was told here."""
+        """Whether such a command has been started as a user would; and what is read once is what it was here."""
         kind = tuple(words[:2])
         known = kind in self.seen
         self.seen.add(kind)
         return known and python(env) == self.python
 
-    def run(self, words: Sequence[str], env: Mapping[str, str], cwd: Path, seconds: float) -> tuple[int, str, str]:
-        """Exit code, stdout, stderr. Raises TimeoutExpired, and then it is killed."""
-        with (
-            tempfile.TemporaryFile() as out,
-            tempfile.TemporaryFile() as err,
-            socket.socket(socket.AF_UNIX) as connection,
-        ):
-            connection.settimeout(seconds)
+    def start(
+        self, words: Sequence[str], env: Mapping[str, str], cwd: Path, out: int, err: int, *, session: bool = True
+    ) -> "Started":
+        """Start a command whose output goes to two descriptors. `session`: it leads a session, as in a terminal."""
+        connection = socket.socket(socket.AF_UNIX)
+        try:
             connection.connect(self._path)
-            request = json.dumps({"words": list(words), "env": dict(env), "cwd": str(cwd)}).encode()
-            sent = socket.send_fds(connection, [request], [out.fileno(), err.fileno()])
+            name = os.path.basename(os.path.dirname(env["DYNAMOD_SOCKET"]))
+            asked = {"words": list(words), "env": dict(env), "cwd": str(cwd), "name": name, "session": session}
+            request = json.dumps(asked).encode()
+            sent = socket.send_fds(connection, [request], [out, err])
             connection.sendall(request[sent:])
             connection.shutdown(socket.SHUT_WR)
-            with connection.makefile() as answer:
-                pid = int(answer.readline())
-                try:
-                    code = int(answer.readline())
-                except TimeoutError:
-                    os.kill(pid, signal.SIGKILL)
-                    raise subprocess.TimeoutExpired(list(words), seconds) from None
+            return Started(list(words), connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def run(self, words: Sequence[str], env: Mapping[str, str], cwd: Path, seconds: float) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr. Raises TimeoutExpired, and then it is killed."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            started = self.start(words, env, cwd, out.fileno(), err.fileno(), session=False)
+            try:
+                code = started.wait(seconds)
+            except subprocess.TimeoutExpired:
+                os.kill(started.pid, signal.SIGKILL)
+                raise
+            finally:
+                started.close()
             texts = []
             for file in (out, err):
                 file.seek(0)
@@ -88,9 +101,55 @@ class Warm:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+class Started:
+    """A command that was forked there, as `subprocess.Popen` describes one."""
+
+    def __init__(self, args: list[str], connection: socket.socket) -> None:
+        self.args = args
+        self.returncode: int | None = None
+        self._connection = connection
+        self._line = b""
+        self.pid = int(self._answer(60.0))
+
+    def _answer(self, seconds: float) -> bytes:
+        """The next line. Raises TimeoutExpired."""
+        end = time.monotonic() + seconds
+        while not self._line.endswith(b"\n"):
+            if not select.select([self._connection], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise subprocess.TimeoutExpired(self.args, seconds)
+            byte = self._connection.recv(1)
+            assert byte, f"nobody knows what became of {self.args}"
+            self._line += byte
+        line, self._line = self._line, b""
+        return line
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float = 60.0) -> int:
+        """Wait for the exit code. Raises TimeoutExpired."""
+        if self.returncode is None:
+            self.returncode = int(self._answer(timeout))
+            self.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Forget it."""
+        self._connection.close()
+
+
 def python(env: Mapping[str, str]) -> dict[str, str]:
-    """What the interpreter itself reads from the environment, once."""
-    return {name: value for name, value in env.items() if name.startswith("PYTHON")}
+    """What is read from the environment once, when the interpreter starts or when modules are imported."""
+    once = ("PYTHON", "DYNAMOD_FEATURES", "LD_", "TZ", "LC_", "LANG")
+    return {name: value for name, value in env.items() if name.startswith(once)}
 
 
 _first: list[Warm] = []

@@ -3,34 +3,45 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from dynamod.control.commands import Commands
-from dynamod.control.server import _names
+from dynamod.control.commands import Commands, known
+from dynamod.control.context import CommandContext
 from dynamod.extension import installed
-from dynamod.extension.control import Control
+from dynamod.extension.command import Command, CommandHandler
 from dynamod.extension.feature import Feature
 from dynamod.message.errors import UserError
 
 
-async def told(commands: Commands, arguments: dict[str, Any]) -> Any:
-    return {"found": await commands.ask("tags", arguments), **arguments}
+class Tags(msgspec.Struct):
+    component: str = ""
 
 
-TOY = Feature("toy", "", controls={"tags": Control(told), "tag": Control(told, changes=True)})
+async def told(context: CommandContext, arguments: Tags) -> dict[str, Any]:
+    given = msgspec.structs.asdict(arguments)
+    return {"found": await context.ask("tags", given), **given}
+
+
+HANDLERS = (
+    CommandHandler(Command("tags", Tags, dict[str, Any], ""), told),
+    CommandHandler(Command("tag", Tags, dict[str, Any], "", changes=True), told),
+)
+TOY = Feature("toy", "", controls=lambda: HANDLERS)
 
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     monkeypatch.setattr(installed, "installed", lambda: {"toy": TOY})
-    monkeypatch.setattr("dynamod.control.server.installed", lambda: {"toy": TOY})
+    monkeypatch.setattr("dynamod.control.commands.installed", lambda: {"toy": TOY})
     monkeypatch.delenv("DYNAMOD_FEATURES", raising=False)
     return Commands(cast("Any", SimpleNamespace(graphs=SimpleNamespace(all=list))))
 
 
 async def test_a_command_asks_processes(commands: Commands) -> None:
     assert await commands.call("tags", {"component": "a"}) == {"found": {}, "component": "a"}
-    reading, changing = _names()
+    reading = [one.name for one in known() if not one.changes]
+    changing = [one.name for one in known() if one.changes]
     assert ("tags" in reading, "tags" in changing, "tag" in reading, "tag" in changing) == (True, False, False, True)
 
 

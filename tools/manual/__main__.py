@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import api, chart, commands, config, diagrams, events, pictures, python, recording
+from . import api, chart, commands, config, control, diagrams, events, pictures, python, recording
 from .svg import both
 
 FOLDER = Path(__file__).parents[2] / "docs"
@@ -15,6 +15,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/dynamod.md": commands.dynamod,
     "reference/config.md": config.config,
     "reference/http.md": api.http,
+    "reference/control.md": control.control,
     "reference/errors.md": api.errors,
     "reference/features.md": api.features,
     "reference/events.md": events.events,

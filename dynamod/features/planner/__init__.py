@@ -1,17 +1,15 @@
 """The planner: how many workers each pool of a graph has, decided from what the workers do and what comes."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynamod.extension.component import Component
-from dynamod.extension.control import Control
 from dynamod.extension.feature import Feature
 
-from .control import plan, planner
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dynamod.cli.options import Form
+    from dynamod.extension.command import CommandHandler
     from dynamod.graph.graph import Graph, ServiceSpec
 
     from .settings import PlannerSettings
@@ -27,6 +25,12 @@ def _explain() -> "Callable[[str | None, Form], None]":
     from .cli import explain
 
     return explain
+
+
+def _controls() -> "Sequence[CommandHandler[Any, Any]]":
+    from .control import HANDLERS
+
+    return HANDLERS
 
 
 def _actor() -> object:
@@ -51,7 +55,7 @@ FEATURE = Feature(
     "planner",
     "pools of workers that grow and shrink with the load: the component Planner, dynamo planner",
     commands={"planner": _commands},
-    controls={"planner": Control(planner), "plan": Control(plan, changes=True)},
+    controls=_controls,
     explains={"planner": _explain},
     components={"planner": Component(_actor, _settings, _check)},
 )

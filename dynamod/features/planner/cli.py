@@ -1,11 +1,11 @@
 """`dynamo planner`: look at the planners of the daemon's graphs, and steer them."""
 
-import json
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from dynamod.cli import complete
+from dynamod.cli.ask import ask
 from dynamod.cli.options import Form, Output, Socket, examples
 from dynamod.message.errors import UserError
 
@@ -32,21 +32,22 @@ Pool = Annotated[
 @app.command(epilog=_EXAMPLES)
 def status(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Show each pool: workers, what is wanted, limits, and why."""
-    from dynamod.cli.client import Control
+    from .commands import PLANNER, PlannerArguments
+    from .show import status_of
 
-    _show(Control(socket).get("planner", component=pool), output)
+    ask(PLANNER, PlannerArguments(component=pool), status_of, socket, output)
 
 
 @app.command(epilog=_EXAMPLES)
 def pause(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Start and stop no workers until `resume`. Decisions are shown meanwhile."""
-    _plan(socket, output, pool, action="pause")
+    _plan(socket, output, pool, "pause")
 
 
 @app.command(epilog=_EXAMPLES)
 def resume(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Continue after a pause, after `dynamo scale`, or when workers have failed too often to be started again."""
-    _plan(socket, output, pool, action="resume")
+    _plan(socket, output, pool, "resume")
 
 
 @app.command("set", epilog=_EXAMPLES)
@@ -63,26 +64,21 @@ def set_limits(
         if key not in ("min", "max") or not value.isdecimal():
             raise UserError(f"'{limit}' is no limit", "write min=1, max=8, or both")
         given[key] = int(value)
-    _plan(socket, output, pool, action="set", **given)
+    _plan(socket, output, pool, "set", **given)
 
 
-def _plan(socket: str | None, output: Form, pool: str, **arguments: Any) -> None:
-    from dynamod.cli.client import Control
-
-    _show(Control(socket).post("plan", component=pool, **arguments), output)
-
-
-def _show(pools: list[dict[str, Any]], output: Form) -> None:
+def _plan(
+    socket: str | None, output: Form, pool: str, action: Literal["pause", "resume", "set"], **limits: int
+) -> None:
+    from .commands import PLAN, PlanArguments
     from .show import status_of
 
-    print(json.dumps(pools, indent=2) if output is Form.JSON else status_of(pools))
+    ask(PLAN, PlanArguments(action=action, component=pool, **limits), status_of, socket, output)
 
 
 def explain(socket: str | None, output: Form) -> None:
     """`dynamo explain planner`: the last decisions about the size of pools."""
-    from dynamod.cli.client import Control
+    from .commands import PLANNER, PlannerArguments
+    from .show import decisions
 
-    from .show import ticks
-
-    pools: list[dict[str, Any]] = Control(socket).get("planner")
-    print(json.dumps(pools, indent=2) if output is Form.JSON else "\n\n".join(map(ticks, pools)))
+    ask(PLANNER, PlannerArguments(), decisions, socket, output)

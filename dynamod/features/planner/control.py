@@ -1,33 +1,39 @@
-"""Commands of the control socket: what planners say, and what they are told."""
+"""What answers the commands about planners in the daemon."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from dynamod.extension.command import CommandHandler
 from dynamod.message.errors import UserError
 
+from .commands import PLAN, PLANNER, PlanArguments, PlannerArguments, PoolStatus
+
 if TYPE_CHECKING:
-    from dynamod.control.commands import Commands
-    from dynamod.control.names import Arguments
+    from dynamod.control.context import CommandContext
 
 
-async def planner(commands: "Commands", arguments: "Arguments") -> list[dict[str, Any]]:
-    """The pools of all planners, with their last ticks; `component`: one pool."""
-    return await _planners(commands, {"component": arguments.get("component", "")})
+async def planner(context: "CommandContext", arguments: PlannerArguments) -> list[PoolStatus]:
+    """The pools of all planners, with their last ticks."""
+    return await _planners(context, arguments)
 
 
-async def plan(commands: "Commands", arguments: "Arguments") -> list[dict[str, Any]]:
-    """Planners `pause`, `resume` or `set` limits (`action`), of all pools or of one `component`."""
-    if arguments.get("action") not in ("pause", "resume", "set"):
-        raise UserError(f"action is {arguments.get('action')!r}", "pause, resume, set")
-    return await _planners(commands, arguments)
+async def plan(context: "CommandContext", arguments: PlanArguments) -> list[PoolStatus]:
+    """Have planners pause, resume, or obey limits."""
+    return await _planners(context, arguments)
 
 
-async def _planners(commands: "Commands", arguments: "Arguments") -> list[dict[str, Any]]:
-    from dynamod.control.commands import UNASKED
+async def _planners(context: "CommandContext", arguments: msgspec.Struct) -> list[PoolStatus]:
+    from dynamod.control.context import UNASKED
     from dynamod.control.names import UnknownName
 
-    answers = await commands.ask("planner", arguments)
+    given = {name: value for name, value in msgspec.structs.asdict(arguments).items() if value is not None}
+    answers = await context.ask("planner", given)
     found = [
-        pool | {"process": one.name} for one, pools in answers.items() if isinstance(pools, list) for pool in pools
+        msgspec.convert(pool | {"process": one.name}, PoolStatus)
+        for one, pools in answers.items()
+        if isinstance(pools, list)
+        for pool in pools
     ]
     refused = [error for error in answers.values() if isinstance(error, UserError) and UNASKED not in str(error)]
     if not found and refused:
@@ -35,3 +41,6 @@ async def _planners(commands: "Commands", arguments: "Arguments") -> list[dict[s
     if not found:
         raise UnknownName("no planner runs", "serve a graph that has one, like graphs.agg_planner:Frontend")
     return found
+
+
+HANDLERS = (CommandHandler(PLANNER, planner), CommandHandler(PLAN, plan))

@@ -1,6 +1,25 @@
-"""Workers that go between the pools of a planner: from prompts to answers, and back, without a start."""
+"""Workers that change between prefill and decode without a start: `dynamo switch`, and a planner that asks for it."""
+
+from typing import TYPE_CHECKING, Any
 
 from dynamod.extension.feature import Feature
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dynamod.extension.command import CommandHandler
+
+
+def _command() -> object:
+    from .cli import app
+
+    return app
+
+
+def _controls() -> "Sequence[CommandHandler[Any, Any]]":
+    from .control import HANDLERS
+
+    return HANDLERS
 
 
 def _orders() -> object:
@@ -11,7 +30,10 @@ def _orders() -> object:
 
 FEATURE = Feature(
     "role_switch",
-    "a planner has workers change between prefill and decode, where that is as good as a start",
-    requires=("planner", "prefill"),
+    "workers change between prefill and decode while they run: dynamo switch; autoscaled pools share workers",
+    requires=("prefill",),
+    uses=("planner",),
+    commands={"switch": _command},
+    controls=_controls,
     extends={"planner": _orders},
 )

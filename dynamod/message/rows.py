@@ -1,0 +1,45 @@
+"""What the daemon says of a component of a process: a row of `dynamo ps`, of many answers of the control socket.
+
+Answers are JSON objects. Each field has a default, so that the answer of an older daemon can be read.
+"""
+
+import msgspec
+
+
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process does. `doing`: in words. `slow`: whether that takes far longer than usual.
+
+    `progress_age`: seconds since its last progress. `running`, `waiting`: requests in its engine. `phases`: of its
+    start, with seconds.
+    """
+
+    doing: str = ""
+    slow: bool = False
+    progress_age: float | None = None
+    running: int = 0
+    waiting: int = 0
+    phases: dict[str, float] = {}
+
+
+class Row(Activity, frozen=True):
+    """One component of one process, as `ps` shows it. Times in seconds.
+
+    `session`: the command that it ends with. `detail`: what it does while it starts, or changes its role. `role`: the
+    disaggregation mode of a worker, the next one while the role changes; empty until it is known. `models`: models that
+    clients can ask for at this ingress process, or through this worker (daemon.served). The activity is its process's.
+    """
+
+    graph: str = ""
+    component: str = ""
+    process: str = ""
+    replica: int = 0
+    state: str = ""
+    pid: int = 0
+    restarts: int = 0
+    uptime: float | None = None
+    last_error: str = ""
+    gpus: list[str] = msgspec.field(default_factory=list[str])
+    session: str = ""
+    detail: str = ""
+    role: str = ""
+    models: list[str] = msgspec.field(default_factory=list[str])
