@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +30,7 @@ from .asking import Begun, Streaming, chat_body, request_of
 from .forks import ENTRIES
 from .nodes import Servers
 from .processes import Pid, described, named_after, tree
+from .result import Result
 from .together import play
 from .warm import Started, Warm, warm
 
@@ -57,28 +57,6 @@ def until(condition: Callable[[], T], seconds: float = SLOW, what: str = "") -> 
             raise AssertionError(f"not within {seconds:g} s: {what or condition}")
         time.sleep(0.02)
     return value
-
-
-@dataclass(frozen=True)
-class Result:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    def mistake(self) -> str:
-        """The one line on stderr that a user's mistake is answered with."""
-        lines = self.err.strip().splitlines()
-        assert self.code != 0
-        assert "Traceback" not in self.err + self.out
-        assert len(lines) == 1, self.err
-        assert lines[0].startswith("error: "), self.err
-        return lines[0]
 
 
 class Command:

@@ -44,9 +44,10 @@ def switch(
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
-    """Have a worker compute prompts for others, or answer, without a restart: its model and KV cache stay.
+    """Give a worker another role: prefill, decode, aggregated.
 
-    Open requests finish first. Several workers change one after the other.
+    The worker is not restarted: its model and KV cache stay. Open requests finish first.
+    Several workers change one after the other.
     """
     from dynamod.cli.show import left
 
