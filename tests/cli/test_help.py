@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -48,6 +49,21 @@ def test_help_shows_each_command_whole_on_one_line(monkeypatch: pytest.MonkeyPat
             assert f"  {name:<9} {line}\n" in text
     assert "\nMore:\n  planner " in text
     assert "\n  switch " in text.partition("\nChange components:")[2].partition("\nModels:")[0]
+
+
+def leaves(name: str, group: Any) -> Iterator[tuple[str, Any]]:
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(f"{name} {word}", command)
+        elif not command.hidden:
+            yield f"{name} {word}", command
+
+
+def test_every_command_has_an_example_of_its_own() -> None:
+    add_commands(app)
+    shown = {name: command.epilog or "" for name, command in leaves("dynamo", typer.main.get_command(app))}
+    del shown["dynamo run"], shown["dynamo sim"]  # their help is that of dynamo-run and of the simulator
+    assert [name for name, text in shown.items() if f"Examples:\n  {name}" not in text] == []
 
 
 def test_flags_of_dynamo_run_are_in_groups() -> None:
