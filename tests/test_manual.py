@@ -111,6 +111,12 @@ def test_the_picture_of_the_router_shows_its_arithmetic() -> None:
     assert sums == pytest.approx({"worker A": 4.0, "worker B": 8.4, "worker C": 11.0})
 
 
+def test_no_page_needs_another_host_to_be_drawn() -> None:
+    assert [page for page in DOCS.rglob("*.md") if "```mermaid" in page.read_text()] == [], (
+        "Mermaid is loaded from afar"
+    )
+
+
 def test_every_picture_is_shown_on_light_and_on_dark_pages() -> None:
     text = "".join(page.read_text() for page in DOCS.rglob("*.md"))
     for name in (name for name in PAGES if name.endswith(".svg")):

@@ -277,7 +277,7 @@ def run_engine(context: typer.Context) -> None:
     raise typer.Exit(dynamo_run(context.args))
 
 
-@config_app.command("schema")
+@config_app.command("schema", epilog=examples("dynamo config schema > configs/dynamod.schema.json"))
 def config_schema(
     graph: Annotated[str, typer.Argument(help="graph whose services are typed")] = "graphs.agg:Frontend",
 ) -> None:

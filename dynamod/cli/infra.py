@@ -14,16 +14,9 @@ from .options import Form, Output, examples
 if TYPE_CHECKING:
     from .brokers import Server
 
-_EXAMPLES = examples(
-    "dynamo infra up",
-    "dynamo infra up --data ./infra --nats-port 14222 --etcd-port 12379",
-    "dynamo infra status",
-    "dynamo infra down --purge",
-)
-
 app = typer.Typer(
     help="Start and stop a NATS and an etcd server for trying several nodes.",
-    epilog=_EXAMPLES,
+    epilog=examples("dynamo infra up", "dynamo infra status", "dynamo infra down --purge"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -31,7 +24,9 @@ app = typer.Typer(
 Data = Annotated[Path | None, typer.Option(help="their data and logs (default: ~/.local/state/dynamod/infra)")]
 
 
-@app.command(epilog=_EXAMPLES)
+@app.command(
+    epilog=examples("dynamo infra up", "dynamo infra up --data ./infra --nats-port 14222 --etcd-port 12379"),
+)
 def up(
     data: Data = None,
     host: Annotated[str, typer.Option(help="address; beyond this machine both need passwords")] = "127.0.0.1",
@@ -60,7 +55,7 @@ def up(
         print(f"  export {name}={value}")
 
 
-@app.command(epilog=_EXAMPLES)
+@app.command(epilog=examples("dynamo infra down", "dynamo infra down --purge"))
 def down(
     data: Data = None, purge: Annotated[bool, typer.Option("--purge", help="remove their data and logs too")] = False
 ) -> None:
@@ -71,7 +66,7 @@ def down(
     print("\n".join(f"{server.name} ended" for server in ended) or "nothing ran")
 
 
-@app.command(epilog=_EXAMPLES)
+@app.command(epilog=examples("dynamo infra status", "dynamo infra status --output json"))
 def status(data: Data = None, output: Output = Form.TEXT) -> None:
     """Show the servers that `up` started. Exit code 1 unless both are healthy."""
     from . import brokers

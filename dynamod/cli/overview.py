@@ -37,9 +37,11 @@ GROUPS = {
         "sim": "Run the control plane under drawn faults, in virtual time",
     },
 }
-"""Per heading the commands in their order, each with its line of at most 60 characters."""
+"""Per heading the commands in their order, each with its line."""
+LONGEST = 60
+"""Characters of a line."""
 OTHERS = "More"
-"""The heading of commands that features add."""
+"""The heading of commands that features add, unless a command names another one (`rich_help_panel`)."""
 
 
 class Overview(TyperGroup):
@@ -47,12 +49,14 @@ class Overview(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the lists: those of `GROUPS`, then the commands that are not in it."""
-        known = {name for lines in GROUPS.values() for name in lines}
         shown = {name: command for name in self.list_commands(ctx) if not (command := self.commands[name]).hidden}
-        others = {
-            name: command.get_short_help_str(60).rstrip(".") for name, command in shown.items() if name not in known
-        }
-        for title, lines in {**GROUPS, OTHERS: others}.items():
+        groups: dict[str, dict[str, str]] = {title: {**lines} for title, lines in {**GROUPS, OTHERS: {}}.items()}
+        for name, command in shown.items():
+            if not any(name in lines for lines in GROUPS.values()):
+                title = getattr(command, "rich_help_panel", None)
+                line = command.get_short_help_str(LONGEST).rstrip(".")
+                groups[title if title in GROUPS else OTHERS][name] = line
+        for title, lines in groups.items():
             rows = [(name.ljust(_WIDTH), line) for name, line in lines.items() if name in shown]
             if rows:
                 with formatter.section(title):

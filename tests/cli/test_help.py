@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -12,9 +13,9 @@ import typer
 from dynamod.cli.app import app, run
 from dynamod.cli.features import add_commands
 from dynamod.cli.flags import PREFILL, frontend_parser, joined, parse, parser
-from dynamod.cli.overview import GROUPS
+from dynamod.cli.overview import GROUPS, LONGEST
 from dynamod.cli.run import run as dynamo_run
-from dynamod.extension.installed import installed
+from dynamod.extension.installed import enabled, installed
 from dynamod.extension.settings import Option, options
 from dynamod.features.prefill.settings import GROUP
 from dynamod.message.errors import UserError
@@ -33,7 +34,9 @@ def test_every_command_of_the_core_has_its_line() -> None:
     features = {word for feature in installed().values() for word in feature.commands}
     listed = [name for lines in GROUPS.values() for name in lines]
     assert sorted(listed) == sorted({name for name, one in root.commands.items() if not one.hidden} - features)
-    assert [line for lines in GROUPS.values() for line in lines.values() if len(line) > 60 or line.endswith(".")] == []
+    lines = [line for lines in GROUPS.values() for line in lines.values()]
+    lines += [root.commands[word].get_short_help_str(200).rstrip(".") for word in features]
+    assert [line for line in lines if len(line) > LONGEST or line.endswith(".")] == []
 
 
 def test_help_shows_each_command_whole_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,8 +47,29 @@ def test_help_shows_each_command_whole_on_one_line(monkeypatch: pytest.MonkeyPat
         assert f"\n{title}:\n" in text
         for name, line in lines.items():
             assert f"  {name:<9} {line}\n" in text
-    added = text.partition("\nMore:\n")[2].partition("\n\n")[0].splitlines()
-    assert {line.split()[0] for line in added} == {"switch", "planner", "bench"}
+    if "planner" in enabled_names():
+        assert "\nMore:\n  planner " in text
+    if "role_switch" in enabled_names():
+        assert "\n  switch " in text.partition("\nChange components:")[2].partition("\nModels:")[0]
+
+
+def enabled_names() -> set[str]:
+    return {feature.name for feature in enabled()}
+
+
+def leaves(name: str, group: Any) -> Iterator[tuple[str, Any]]:
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(f"{name} {word}", command)
+        elif not command.hidden:
+            yield f"{name} {word}", command
+
+
+def test_every_command_has_an_example_of_its_own() -> None:
+    add_commands(app)
+    shown = {name: command.epilog or "" for name, command in leaves("dynamo", typer.main.get_command(app))}
+    del shown["dynamo run"], shown["dynamo sim"]  # their help is that of dynamo-run and of the simulator
+    assert [name for name, text in shown.items() if f"Examples:\n  {name}" not in text] == []
 
 
 def test_flags_of_dynamo_run_are_in_groups() -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import api, chart, commands, config, control, events, pictures, python, recording
+from . import api, chart, commands, config, control, diagrams, events, pictures, python, recording
 from .svg import both
 
 FOLDER = Path(__file__).parents[2] / "docs"
@@ -21,6 +21,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/events.md": events.events,
     "reference/python.md": python.python,
     **both("beside-dynamo", chart.draw),
+    **both("architecture", diagrams.architecture),
+    **both("request", diagrams.request),
+    **both("packages", diagrams.packages),
     **both("kill", pictures.kill),
     **both("router", pictures.router),
     **both("prefill-decode", pictures.prefill),

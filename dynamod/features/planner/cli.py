@@ -9,17 +9,9 @@ from dynamod.cli.ask import ask
 from dynamod.cli.options import Form, Output, Socket, examples
 from dynamod.message.errors import UserError
 
-_EXAMPLES = examples(
-    "dynamo planner status",
-    "dynamo planner pause",
-    "dynamo planner resume",
-    "dynamo planner set min=1 max=8",
-    "dynamo explain planner",
-)
-
 app = typer.Typer(
     help="Planners: how many workers each pool has, and why.",
-    epilog=_EXAMPLES,
+    epilog=examples("dynamo planner status", "dynamo planner set min=1 max=8", "dynamo explain planner"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -29,7 +21,7 @@ Pool = Annotated[
 ]
 
 
-@app.command(epilog=_EXAMPLES)
+@app.command(epilog=examples("dynamo planner status", "dynamo planner status --pool Worker --output json"))
 def status(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Show each pool: workers, what is wanted, limits, and why."""
     from .commands import PLANNER, PlannerArguments
@@ -38,19 +30,19 @@ def status(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -
     ask(PLANNER, PlannerArguments(component=pool), status_of, socket, output)
 
 
-@app.command(epilog=_EXAMPLES)
+@app.command(epilog=examples("dynamo planner pause", "dynamo planner pause --pool Worker"))
 def pause(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Start and stop no workers until `resume`. Decisions are shown meanwhile."""
     _plan(socket, output, pool, "pause")
 
 
-@app.command(epilog=_EXAMPLES)
+@app.command(epilog=examples("dynamo planner resume"))
 def resume(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Continue after a pause, after `dynamo scale`, or when workers have failed too often to be started again."""
     _plan(socket, output, pool, "resume")
 
 
-@app.command("set", epilog=_EXAMPLES)
+@app.command("set", epilog=examples("dynamo planner set min=1 max=8", "dynamo planner set max=4 --pool Worker"))
 def set_limits(
     limits: Annotated[list[str], typer.Argument(help="min=N: workers at least; max=N: at most")],
     pool: Pool = "",

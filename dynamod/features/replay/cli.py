@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynamod.cli.options import Form, Output
+from dynamod.cli.options import Form, Output, examples
 from dynamod.cli.tables import table
 from dynamod.extension.installed import require
 from dynamod.message.errors import UserError
@@ -15,13 +15,21 @@ from dynamod.router.policies import NAMES, mode_of
 if TYPE_CHECKING:
     from dynamod.router.settings import RouterSettings
 
-app = typer.Typer(help="Experiments in virtual time: no engine, no GPU, no waiting.", no_args_is_help=True)
+app = typer.Typer(
+    help="Experiments in virtual time: no engine, no GPU, no waiting.", no_args_is_help=True, rich_markup_mode=None
+)
 
 COMPARED = (*(name for name in NAMES if name not in ("direct", "session-affinity")), "kv-original")
 """Without the modes that need a client that names the worker or a session."""
 
 
-@app.command("replay")
+@app.command(
+    "replay",
+    epilog=examples(
+        "dynamo bench replay conversations --workers 4",
+        "dynamo bench replay trace.jsonl --router-mode kv,round-robin --plot modes.svg",
+    ),
+)
 def replay(
     trace: Annotated[str, typer.Argument(help="trace: JSON lines, or `conversations` for a made workload")],
     block_size: Annotated[int, typer.Option("--block-size", min=1, help="tokens per block of the trace")] = 512,
@@ -118,7 +126,7 @@ def replay(
         print(table(HEAD, [row(name, result) for name, result in results.items()]))
 
 
-@app.command("conversations")
+@app.command("conversations", epilog=examples("dynamo bench conversations trace.jsonl --users 200 --rate 4"))
 def conversations(
     out: Annotated[str, typer.Argument(help="file to write: a trace for `dynamo bench replay`")],
     users: Annotated[int, typer.Option("--users", min=1)] = 400,

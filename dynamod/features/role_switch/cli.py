@@ -31,7 +31,10 @@ def workers(incomplete: str) -> list[str]:
 
 
 @app.command(
-    "switch", epilog=examples("dynamo switch Worker.1 prefill", "dynamo switch agg/PrefillWorker decode --timeout 30")
+    "switch",
+    short_help="Give a worker another role: prefill, decode, aggregated",
+    rich_help_panel="Change components",
+    epilog=examples("dynamo switch Worker.1 prefill", "dynamo switch agg/PrefillWorker decode --timeout 30"),
 )
 def switch(
     component: Annotated[str, typer.Argument(help="worker, like Worker.1; or all of Worker", autocompletion=workers)],
