@@ -57,8 +57,12 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long folders first. Processes take whole files, in this order, which is the same in each process."""
+    """Put the long folders first. Processes take whole files, in this order, which is the same in each process.
+
+    Before pytest groups tests by what they share: what it does depends on the order.
+    """
     here = Path(__file__).parent
 
     def rank(item: pytest.Item) -> tuple[int, Path]:

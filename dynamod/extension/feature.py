@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .command import CommandHandler
 from .component import Component
+
+if TYPE_CHECKING:
+    from .command import CommandHandler  # msgspec would come with it, and a graph's file is imported without
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Feature:
     """What it adds to features that it requires, by their names (`installed.extensions`)."""
     explains: Mapping[str, Callable[[], Callable[[str | None, Any], None]]] = field(default_factory=dict[str, Any])
     """What prints `dynamo explain WORD`, by the word: with the path of the control socket or None, and a `Form`."""
-    controls: Callable[[], Sequence[CommandHandler[Any, Any]]] = tuple
+    controls: "Callable[[], Sequence[CommandHandler[Any, Any]]]" = tuple
     """Gives the commands of the control socket, with what answers them in the daemon."""
     roles: tuple[str, ...] = ()
     """Roles that workers may have beside `aggregated`."""

@@ -5,13 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dynamod.message.errors import UserError
 
-from .command import CommandHandler
 from .component import Component
 from .feature import Feature
+
+if TYPE_CHECKING:
+    from .command import CommandHandler
 
 T = TypeVar("T")
 
@@ -103,7 +105,7 @@ def explanation(word: str) -> Callable[[str | None, Any], None] | None:
     return made() if made is not None else None
 
 
-def control(name: str) -> CommandHandler[Any, Any] | None:
+def control(name: str) -> "CommandHandler[Any, Any] | None":
     """What answers a command of the control socket that a feature adds; None when no feature adds it.
 
     Raises UserError when the feature is off.
