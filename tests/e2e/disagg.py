@@ -54,16 +54,17 @@ def counts(machine: Any, url: str) -> dict[str, float]:
     return found
 
 
-def workers(machine: Any) -> list[dict[str, Any]]:
-    """Statistics of all workers."""
-    details = [one.get("details") for one in machine.raw("GET", "/v1/inspect")[1]]
-    return [one for one in details if one and "engine" in one and "feeds" in one]
+def workers(machine: Any, *, without: str = "no process") -> list[dict[str, Any]]:
+    """Statistics of all workers. `without`: in the name of a process whose workers are left out."""
+    actors = [one for one in machine.raw("GET", "/v1/inspect")[1] if without not in one["process"]]
+    return [one for actor in actors if (one := actor.get("details")) and "engine" in one and "feeds" in one]
 
 
 def handoffs(machine: Any) -> dict[str, Any]:
-    """Of the only worker that reads prompts of others."""
-    (found,) = [one["handoff"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"] is None]
-    return dict(found)
+    """Of the only worker that reads prompts of others. A prefill worker that is started again has no sessions yet."""
+    found = [one["handoff"] for one in workers(machine, without="PrefillWorker") if one["handoff"]]
+    (reader,) = [one for one in found if one["sessions"] is None]
+    return dict(reader)
 
 
 def all_sessions(machine: Any) -> list[dict[str, Any]]:
