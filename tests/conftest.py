@@ -25,18 +25,15 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make a folder of this run, which all its processes know.
+    """Keep bytecode in a folder of this run where Python is told to keep none, as images of containers tell it.
 
-    It keeps the bytecode where Python is told to keep none, as images of containers tell it: each process of this run,
-    and each command that the tests start, would compile the same files again.
+    Each process of this run, and each command that the tests start, would compile the same files again.
     """
-    if hasattr(config, "workerinput"):
-        return
-    folder = os.environ["TESTS_OF_THIS_RUN"] = tempfile.mkdtemp(prefix="dm-run-")
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     if sys.dont_write_bytecode:
+        folder = tempfile.mkdtemp(prefix="dm-pyc-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = f"{folder}/compiled"
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = folder
         sys.dont_write_bytecode = False
 
 

@@ -51,12 +51,11 @@ C = TypeVar("C", bound=contextlib.AbstractContextManager[Any])
 
 def until(condition: Callable[[], T], seconds: float = SLOW, what: str = "") -> T:
     """Wait for something that other processes bring about; returns what the condition gave."""
-    end, pause = time.monotonic() + seconds, 0.01
+    end = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds:g} s: {what or condition}")
-        time.sleep(pause)
-        pause = min(pause * 1.2, 0.05)  # a long wait takes little from the processes that it waits for
+        time.sleep(0.02)
     return value
 
 

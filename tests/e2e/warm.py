@@ -31,6 +31,7 @@ class Warm:
         own = os.path.dirname(env["DYNAMOD_SOCKET"])  # the first machine's folder, which ends before this does
         env = {name: value for name, value in env.items() if own not in value}
         self.python = python(env)
+        self.seen: set[tuple[str, ...]] = set()
         self._folder = tempfile.mkdtemp(prefix="dm-warm-", dir="/tmp")
         self._path = f"{self._folder}/s.sock"
         self._process = subprocess.Popen(
@@ -45,8 +46,11 @@ class Warm:
         assert self._process.stdout.readline() == b"ready\n"
 
     def knows(self, words: Sequence[str], env: Mapping[str, str]) -> bool:
-        """Whether such a command has been started as a user would, and what is read once is what it was here."""
-        return not first_of(words) and python(env) == self.python
+        """Whether such a command has been started as a user would; and what is read once is what it was here."""
+        kind = tuple(words[:2])
+        known = kind in self.seen
+        self.seen.add(kind)
+        return known and python(env) == self.python
 
     def start(
         self, words: Sequence[str], env: Mapping[str, str], cwd: Path, out: int, err: int, *, session: bool = True
@@ -140,18 +144,6 @@ class Started:
     def close(self) -> None:
         """Forget it."""
         self._connection.close()
-
-
-def first_of(words: Sequence[str]) -> bool:
-    """Whether no command of its kind has been started in this run, by any of its processes."""
-    kind = " ".join(word.partition(":")[0] for word in words[:2]).replace("/", "%")
-    folder = Path(os.environ["TESTS_OF_THIS_RUN"], "kinds")
-    folder.mkdir(exist_ok=True)
-    try:
-        (folder / kind[:200]).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
 
 
 def python(env: Mapping[str, str]) -> dict[str, str]:
