@@ -9,11 +9,10 @@ import io
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from typing import IO, NoReturn
-
-_DEFAULTS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 
 class Forked:
@@ -55,7 +54,10 @@ class Forked:
 
     def _look(self, options: int) -> int | None:
         if self._code is None:
-            pid, status = os.waitpid(self.pid, options)
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # SIGCHLD is ignored: the kernel keeps no exit codes, and Popen says 0, too
+                pid, status = self.pid, 0
             if pid:
                 self._code = os.waitstatus_to_exitcode(status)
         return self._code
@@ -73,7 +75,9 @@ def _be(run: Callable[[], object], environ: Mapping[str, str], keep: int, out: i
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
         except BaseException:
             traceback.print_exc()
-        atexit._run_exitfuncs()  # the interpreter's own end would return through the parent's frames
+        # What the interpreter does at its end, which would be reached through the parent's frames.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -82,12 +86,8 @@ def _be(run: Callable[[], object], environ: Mapping[str, str], keep: int, out: i
 
 
 def _become(environ: Mapping[str, str], keep: int, out: int, err: int) -> None:
-    """Be as a new interpreter would be: session, signals, descriptors, variables, arguments, first place of imports."""
+    """Be as a new interpreter would be: session, descriptors, variables, arguments, first place of imports."""
     os.setsid()
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in _DEFAULTS:
-        signal.signal(number, signal.SIG_DFL)
     nowhere = os.open(os.devnull, os.O_RDONLY)
     for place, descriptor in enumerate((nowhere, out, err)):
         os.dup2(descriptor, place)

@@ -165,7 +165,6 @@ _spares: dict[str, tuple[Origin, Child]] = {}
 
 def prewarm(kinds: Sequence[str], origin: Origin, live: Callable[[socket.socket], object]) -> None:
     """Fork spares for `ingress` or `worker` processes; see `Child.fork`."""
-    gc.collect()
     gc.freeze()  # else the collectors of the children copy the memory that they share
     for kind in kinds:
         if kind not in _spares:

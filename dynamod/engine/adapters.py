@@ -21,7 +21,7 @@ class AdapterStore(Protocol):
         ...
 
     async def take(self, adapter: Adapter) -> None:
-        """Load an adapter, or keep the loaded one with its digest. An adapter of the same name goes on meanwhile.
+        """Load an adapter, unless an adapter with its digest is loaded. Another adapter of its name stays loaded.
 
         Raises UserError for an adapter that the engine cannot load.
         """

@@ -24,7 +24,7 @@ Exported = Literal["prompts", "stored"]
 
 @runtime_checkable
 class CompilesGrammars(Protocol):
-    """The engine chooses tokens by itself, and compiles the grammar of an answer before it gets the request."""
+    """The sampler of the engine follows grammars. A grammar is compiled before its request is submitted."""
 
     def prepared(self, grammar: Grammar) -> bool:
         """Whether a request with that grammar may be submitted now."""
@@ -74,7 +74,7 @@ class ReportsSteps(Protocol):
 
 @runtime_checkable
 class MovesBlocks(Protocol):
-    """The engine moves the KV blocks of prompts between its instances by itself. Flag: `handoff`."""
+    """Instances of the engine send each other the KV blocks of prompts; the worker takes no part. Flag: `handoff`."""
 
     @property
     def own_transfer(self) -> OwnTransfer | None:

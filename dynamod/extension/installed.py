@@ -110,9 +110,11 @@ def control(name: str) -> "CommandHandler[Any, Any] | None":
 
     Raises UserError when the feature is off.
     """
-    given: Callable[[Feature], Mapping[str, CommandHandler[Any, Any]]]
-    given = lambda feature: {handler.command.name: handler for handler in feature.controls()}  # noqa: E731
-    return _owned(name, given, f"the command '{name}'")
+
+    def handlers(feature: Feature) -> "Mapping[str, CommandHandler[Any, Any]]":
+        return {handler.command.name: handler for handler in feature.controls()}
+
+    return _owned(name, handlers, f"the command '{name}'")
 
 
 def require_role(role: str) -> None:

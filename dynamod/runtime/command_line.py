@@ -38,7 +38,7 @@ def write(text: bytes) -> None:
 
 
 def retitle(title: str) -> None:
-    """Show `title` in place of the command line, as far as there is room. Nothing happens where that is forbidden."""
+    """Replace the command line with `title`, cut to the old length. A system that forbids this keeps the old one."""
     with contextlib.suppress(OSError, ValueError):
         size = len(read())
         write(title.encode()[: size - 1].ljust(size, b"\0"))

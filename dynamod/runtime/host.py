@@ -182,7 +182,6 @@ def settle_garbage() -> None:
 
 def main() -> None:
     """Entry point of the process."""
-    default_signals()
     sock = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(sock.fileno(), False)
     if len(sys.argv) > 2:
@@ -195,6 +194,7 @@ def live(sock: socket.socket, *, forked: bool = False) -> NoReturn:
 
     `forked`: the process has the command line of the command that started the daemon.
     """
+    default_signals()
     payload, fds = receive_plan(sock)
     plan = decode(payload)
     if forked:

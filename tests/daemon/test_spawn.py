@@ -50,6 +50,7 @@ print("parent", "A" in os.environ)
         ("raise ValueError('x')", [1, 1, "", ["ValueError: x"]]),
         ("os.kill(os.getpid(), 9)", [-9, -9, "", []]),
         ("import weakref; be.kept = set(); weakref.finalize(be.kept, print, 'end'); sys.exit(0)", None),
+        ("import threading; threading.Timer(0.2, print, ['late']).start(); sys.exit(0)", [0, 0, "late\n", []]),
         ("print(os.getsid(0) == os.getpid(), sys.stdin.read() == '')", [0, 0, "True True\n", []]),
         ("print(sys.modules['__main__'].__spec__.name)", [0, 0, "dynamod.runtime.host\n", []]),
         ("print(sorted(os.listdir('/proc/self/fd'))[:-1])", [0, 0, "['0', '1', '2']\n", []]),
@@ -60,3 +61,10 @@ def test_a_forked_process_is_as_a_new_one(body: str, result: list[object] | None
     program = FORKING.format(body=body)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [str(result or [0, 0, "end\n", []]), "parent False"], done.stderr
+
+
+def test_a_forked_process_whose_end_the_system_forgets() -> None:
+    """A parent that ignores SIGCHLD gets no exit codes: it sees the end, and no error."""
+    program = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + FORKING.format(body="sys.exit(3)")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[0] == "[0, 0, '', []]", done.stderr

@@ -118,7 +118,7 @@ class Started:
             if not select.select([self._connection], [], [], max(0.0, end - time.monotonic()))[0]:
                 raise subprocess.TimeoutExpired(self.args, seconds)
             byte = self._connection.recv(1)
-            assert byte, f"nobody knows what became of {self.args}"
+            assert byte, f"the process that forks commands has lost {self.args}"
             self._line += byte
         line, self._line = self._line, b""
         return line

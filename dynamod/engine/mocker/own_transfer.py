@@ -134,7 +134,7 @@ class Prompt:
         self._send()
 
     def attach(self, reader: asyncio.Transport) -> None:
-        """Send the prompt to this reader, in place of a reader that has asked before and has died."""
+        """Send the prompt to this reader. A reader that has asked before gets no more: it has died."""
         self._reader = reader
         self._send()
 
