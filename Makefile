@@ -7,7 +7,7 @@ check:  ## format, lint, spelling, types, language and unit tests
 	uv run ruff check .
 	uv run codespell
 	uv run mypy
-	uv run pytest -q tests/test_structure.py tests/test_language.py tests/test_manual.py
+	uv run pytest -q tests/test_structure.py tests/test_repository.py tests/test_language.py tests/test_manual.py
 	HYPOTHESIS_PROFILE=quick uv run pytest -q tests/actor tests/control tests/daemon tests/discovery tests/extension tests/graph \
 	  tests/http tests/kvcache tests/migration tests/observe tests/parsers tests/router tests/runtime tests/structured tests/worker
 format:  ## format the code and mend what can be mended

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import pytest
 
@@ -23,7 +22,7 @@ from dynamod.actor import (
     handle,
 )
 from dynamod.actor.inspect import inspect_system
-from dynamod.actor.testing import Deadlock, LeakedTasks, run, virtual
+from dynamod.actor.testing import virtual
 
 
 @dataclass(frozen=True)
@@ -429,39 +428,3 @@ async def test_inspect_shows_the_message_its_age_and_the_stack_of_a_hanging_acto
         text = "\n".join(facts["tasks"][0]["stack"])
         assert "Worker.work" in text
         assert "sleep" in text
-
-
-def test_a_test_that_waits_for_ever_fails_instead_of_hanging() -> None:
-    async def wait() -> None:
-        await asyncio.Event().wait()
-
-    with pytest.raises(Deadlock):
-        run(wait())
-
-
-def test_a_leaked_task_fails_the_test() -> None:
-    tasks = []
-
-    async def leak() -> None:
-        tasks.append(asyncio.get_running_loop().create_task(asyncio.sleep(10)))
-
-    with pytest.raises(LeakedTasks):
-        run(leak())
-
-
-def test_an_unannotated_receiver_is_refused_when_the_class_is_made() -> None:
-    with pytest.raises(TypeError, match="annotate the message argument"):
-
-        class Wrong(Actor):
-            @handle
-            async def work(self, message):  # type: ignore[no-untyped-def]
-                pass
-
-
-@pytest.mark.parametrize("kind", [Any, object, str | Any, TypeVar("T")])
-def test_a_message_type_must_name_classes(kind: Any) -> None:
-    async def work(self: Any, message: Any) -> None: ...
-
-    work.__annotations__["message"] = kind
-    with pytest.raises(TypeError, match="is no message type"):
-        type("Wrong", (Actor,), {"work": handle(work)})

@@ -32,7 +32,7 @@ from dynamod.message.kv_events import ForwardPass, Load, QueuedRequests, Schedul
 from dynamod.message.worker import Subscribe
 from dynamod.transport.base import Sink
 
-from .test_runtime import node, tasks  # noqa: F401 - used by every test here
+pytestmark = pytest.mark.usefixtures("node", "tasks")
 
 IDS = list(range(100, 140))
 LOCAL = local_hashes(tokens.pack(IDS), 16)

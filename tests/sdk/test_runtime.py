@@ -1,82 +1,20 @@
 """Runtimes, endpoints and clients in one process: real sockets, a node of its own, and nothing left behind."""
 
 import asyncio
-import logging
 import os
-import shutil
 import signal
-import tempfile
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from dynamo.llm import ModelType, register_llm
 from dynamo.runtime import Client, Context, DistributedRuntime, Endpoint, dynamo_worker
 from dynamod.message.errors import EngineFailed, Overloaded, UserError
 from dynamod.sdk import connection as connection_module
 
+from .echo import Echo
 
-@pytest.fixture(autouse=True)
-def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for the node's sockets; afterwards nothing of the process may be left in it."""
-    folder = Path(tempfile.mkdtemp(prefix="dm-", dir="/tmp"))
-    for name in list(os.environ):
-        if name.startswith(("DYN", "NATS_", "ETCD_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("DYNAMOD_SOCKET", str(folder / "d.sock"))
-    monkeypatch.setenv("DYNAMOD_CLUSTER", "off")
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    root = list(logging.getLogger().handlers)
-    yield folder
-    end = time.monotonic() + 5  # the daemon that was started for the test ends with its last client
-    while (left := sorted(path.name for path in folder.iterdir())) not in ([], ["d.sock.lock"]):
-        assert time.monotonic() < end, left
-        time.sleep(0.01)
-    shutil.rmtree(folder)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    assert [one for one in logging.getLogger().handlers if one not in root] == []
-    assert connection_module._connections == {}
-
-
-@pytest.fixture(autouse=True)
-async def tasks() -> AsyncIterator[None]:
-    before = asyncio.all_tasks()
-    yield
-    mine = asyncio.current_task()  # the fixture's own
-    assert {task for task in asyncio.all_tasks() - before if task is not mine} == set()
-
-
-class Echo:
-    def __init__(self) -> None:
-        self.running = 0
-        self.begun = asyncio.Event()
-        self.contexts: list[Context] = []
-
-    async def generate(self, request: Any) -> AsyncIterator[Any]:
-        for item in request:
-            yield item
-
-    async def forever(self, request: Any, context: Context) -> AsyncIterator[int]:
-        self.running += 1
-        self.contexts.append(context)
-        self.begun.set()
-        try:
-            for number in range(10**9):
-                yield number
-                await asyncio.wait([context.async_killed_or_stopped()], timeout=0.005)
-                if context.is_stopped():
-                    return
-        finally:
-            self.running -= 1
-
-    async def slow(self, request: float) -> AsyncIterator[str]:
-        self.begun.set()
-        yield "first"
-        await asyncio.sleep(request)
-        yield "last"
+pytestmark = pytest.mark.usefixtures("node", "tasks")
 
 
 Script = Callable[[DistributedRuntime, Endpoint, Client], Awaitable[None]]
@@ -358,116 +296,3 @@ async def test_a_signal_ends_all_workers(served: bool) -> None:
 
 
 # Models.
-
-
-async def endpoint_of(runtime: DistributedRuntime, name: str = "generate") -> Endpoint:
-    return runtime.namespace("test").component("backend").endpoint(name)
-
-
-async def test_a_card_is_published_with_the_instance_and_goes_with_it() -> None:
-    cards: list[Any] = []
-
-    @dynamo_worker()
-    async def worker(runtime: DistributedRuntime) -> None:
-        endpoint = await endpoint_of(runtime)
-        await register_llm(
-            ModelType.Backend,
-            endpoint,
-            "sample",
-            "mine",
-            context_length=512,
-            kv_cache_block_size=32,
-            migration_limit=2,
-            user_data={"lora": "a"},
-        )
-        text = await endpoint_of(runtime, "text")
-        await register_llm(ModelType.Completion, text, "org/some-model")
-        view = (await runtime.connect()).process_context.view
-
-        async def look() -> None:
-            while len(view.models()) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            cards.extend(view.models().values())
-            runtime.shutdown()
-
-        handler = Echo().generate
-        await asyncio.gather(endpoint.serve_endpoint(handler), text.serve_endpoint(handler), look())
-        while view.models():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-    async with asyncio.timeout(20):
-        await worker()
-    mine, text = cards
-    assert (mine.name, mine.kind, mine.types, mine.engine) == ("mine", "tokens", ("chat", "completions"), "python")
-    assert (mine.context_length, mine.kv_cache_block_size, mine.migration_limit) == (512, 32, 2)
-    assert (mine.user_data, mine.capabilities.exact_continuation) == ({"lora": "a"}, True)
-    assert mine.mdc_sum
-    assert (text.name, text.kind, text.types) == ("org/some-model", "text", ("completions",))
-    assert (text.migration_limit, text.capabilities.exact_continuation) == (0, False)
-
-
-async def test_a_model_name_is_one_model() -> None:
-    @dynamo_worker()
-    async def worker(runtime: DistributedRuntime) -> None:
-        one, other = await endpoint_of(runtime), await endpoint_of(runtime, "other")
-        await register_llm(ModelType.Backend, one, "sample")
-        await register_llm(ModelType.Chat, other, "sample")
-
-        async def conflict() -> None:
-            client = await one.client()
-            await client.wait_for_instances(5)
-            with pytest.raises(UserError, match=r"the model name 'sample' is taken: python/.* serves it as tokens"):
-                await other.serve_endpoint(Echo().generate)
-            with pytest.raises(UserError, match="is served already"):
-                await register_llm(ModelType.Backend, one, "sample")
-            runtime.shutdown()
-
-        await asyncio.gather(one.serve_endpoint(Echo().generate), conflict())
-
-    async with asyncio.timeout(20):
-        await worker()
-
-
-async def test_any_name_will_do_for_a_component() -> None:
-    @dynamo_worker()
-    async def worker(runtime: DistributedRuntime) -> None:
-        places = [("a", "registry"), ("a", "root"), ("a", "sub/part"), ("b", "sub/part")]
-        endpoints = [runtime.namespace(space).component(name).endpoint("chat/completions") for space, name in places]
-
-        async def ask() -> None:
-            for endpoint in endpoints:
-                client = await endpoint.client()
-                await client.wait_for_instances(5)
-                assert [item async for item in client.random([1], annotated=False)] == [1]
-            runtime.shutdown()
-
-        await asyncio.gather(*(endpoint.serve_endpoint(Echo().generate) for endpoint in endpoints), ask())
-
-    async with asyncio.timeout(20):
-        await worker()
-
-
-async def test_addresses_are_checked_at_once() -> None:
-    runtime = DistributedRuntime()
-    for make in (
-        lambda: runtime.namespace("a.b"),
-        lambda: runtime.namespace(""),
-        lambda: runtime.namespace("a").component("b c"),
-        lambda: runtime.namespace("a").component("b").endpoint("c.d"),
-    ):
-        with pytest.raises(UserError):
-            make()
-    with pytest.raises(UserError, match="no lease yet"):
-        runtime.namespace("a").component("b").endpoint("chat/completions").lease_id()
-    await runtime.close()
-
-
-async def test_a_place_for_the_socket_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DYNAMOD_SOCKET", "/proc/nowhere/d.sock")
-
-    @dynamo_worker()
-    async def worker(runtime: DistributedRuntime) -> None:
-        raise AssertionError("not reached")
-
-    with pytest.raises(UserError, match="no place for the control socket"):
-        await worker()

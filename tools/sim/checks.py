@@ -8,9 +8,10 @@ from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import NotFound, Overloaded, PoisonRequest, TimedOut
 
 from .clients import Client
-from .cluster import Cluster, Place
+from .cluster import Cluster
 from .events import Log
 from .model import CONTEXT
+from .places import Place
 from .process import SimulatedWorker
 from .shape import CLOCKS, MIGRATIONS, MODEL, PATHS
 from .wire import Process

@@ -16,9 +16,9 @@ from dynamod.message.openai import CompletionRequest
 from dynamod.message.worker import Generate
 from dynamod.migration.request import InFlightRequest
 
-from .cluster import Place
 from .events import Log
 from .model import reference
+from .places import Place
 from .shape import BLOCK, MODEL, POISON, Poison, Shape
 from .wire import Process
 

@@ -4,12 +4,11 @@ import asyncio
 import random as random_module
 import signal
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Literal
 
-from dynamod.actor import Actor, Backoff, Policy, Reason, Ref, Supervisor, System
+from dynamod.actor import Actor, Backoff, Policy, Reason, Supervisor, System
 from dynamod.daemon.exits import described
 from dynamod.engine.base import EngineOptions
 from dynamod.features.prefill.handoff import LEASE
@@ -24,16 +23,11 @@ from .daemon import Daemon, Link
 from .etcd import Etcd, SimulatedRegistry
 from .events import Log
 from .model import odd_layout
+from .places import Kind, Node, Place
 from .process import EndpointDispatcher, SimulatedProcessor, SimulatedWorker
-from .shape import WORKERS, Poison, Shape
+from .shape import Poison, Shape
 from .transfer import Transfers
 from .wire import Process, SimulatedTransport, Wire, WorkerServer
-
-if TYPE_CHECKING:
-    from .ondemand import SimulatedOnDemand
-    from .planners import SimulatedPlanner
-
-Kind = Literal["worker", "ingress", "planner"]
 
 POLICY = Policy(intensity=5, period=60.0, escalate=False)
 """As the daemon's."""
@@ -43,48 +37,6 @@ FLUSH = 0.01
 
 LEAVE = 0.01
 """Seconds until a process ends that has lost its daemon."""
-
-
-@dataclass(slots=True, eq=False)
-class Place:
-    """Where a worker, an ingress or a planner lives: its node, and what runs there now.
-
-    `pooled`: a worker that the graph's runner of its node starts and ends, as planners or people say. `component`: of
-    a worker. `prefill`: it computes prompts for others, now or when it has started.
-    """
-
-    name: str
-    node: int
-    kind: Kind = "worker"
-    pooled: bool = False
-    component: str = WORKERS
-    process: Process | None = None
-    registry: SimulatedRegistry | None = None
-    link: Link | None = None
-    worker: SimulatedWorker | None = None
-    processor: SimulatedProcessor | None = None
-    planner: "SimulatedPlanner | None" = None
-    keeper: "SimulatedOnDemand | None" = None
-    model: str = ""  # of a pooled worker; empty: the one of all others
-    backend: ProcessorBackend | None = None
-    prefill: bool = False
-    wanted: bool = True
-    draining: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """One machine."""
-
-    number: int
-    daemon: Process
-    registry: SimulatedRegistry
-    supervisor: Ref | None = None
-    link: Daemon | None = None
-    alive: bool = True
-    frozen: bool = False
-    ending: bool = False
-    places: dict[str, Place] = field(default_factory=dict[str, Place])
 
 
 Sent = Callable[[Place, Instance, Request], None]

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from dynamod.engine.mocker.arguments import KvTransfer
 from dynamod.features.prefill.handoff import LEASE
 
-from .cluster import Cluster, Node, Place
+from .cluster import Cluster
+from .places import Node, Place
 from .scaling import ScalingFaults
 from .shape import MIGRATIONS, POISON, SCALING, Event, Fault, Poison, Shape
 from .values import FOREIGN

@@ -21,11 +21,12 @@ from dynamod.runtime.context import ComponentContext
 from dynamod.runtime.plan import ServicePlan
 
 from .clients import Client, PlannedRequest
-from .cluster import Cluster, Node, Place
+from .cluster import Cluster
 from .etcd import SimulatedRegistry
 from .events import Log
 from .faults import Faults, Plan
 from .model import CONTEXT, model_of
+from .places import Node, Place
 from .pool import GRAPH, Machine
 from .pool_faults import Until, WorkerTroubles
 from .shape import CLOCKS, MIGRATIONS, Event, Fault, Shape

@@ -20,9 +20,10 @@ from dynamod.message.discovery import PREFILL, DisaggregationMode
 from dynamod.runtime.context import ComponentContext
 from dynamod.runtime.plan import ServicePlan
 
-from .cluster import Cluster, Node, Place
+from .cluster import Cluster
 from .etcd import SimulatedRegistry
 from .orders import Orders
+from .places import Node, Place
 from .pool import GRAPH, Machine
 from .pool_faults import WorkerTroubles
 from .shape import PATHS, PREFILL_WORKERS, WORKERS, Event

@@ -18,7 +18,8 @@ from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import DynamodError
 from dynamod.message.pools import Pool
 
-from .cluster import Cluster, Node, Place
+from .cluster import Cluster
+from .places import Node, Place
 from .shape import PREFILL_WORKERS
 from .wire import Process
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from dynamod.actor import Normal, Reason
 
-from .cluster import Cluster, Node, Place
+from .cluster import Cluster
+from .places import Node, Place
 from .shape import Event
 
 CANNOT = "it does not start, which is a fault"

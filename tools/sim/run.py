@@ -24,12 +24,13 @@ from dynamod.router.router import RouterSettings
 
 from . import checks, watch
 from .clients import Client, PlannedRequest, workload
-from .cluster import Cluster, Place
+from .cluster import Cluster
 from .events import KEPT, Log, LogCapture
 from .faults import Faults, Plan, draw, with_more
 from .model import options
 from .ondemand import OnDemand, OnDemandPlan, draw_on_demand
 from .orders import SETTLED
+from .places import Place
 from .planners import Planners
 from .scaling import draw_scaling, with_planners
 from .shape import CLOCKS, HEARTBEAT, LEASE_TTL, MIGRATIONS, Shape

@@ -9,8 +9,8 @@ from .planners import ScalingPlan
 from .shape import SCALING, Event, Fault, Shape
 
 if TYPE_CHECKING:
-    from .cluster import Node
     from .faults import Plan
+    from .places import Node
 
 SHARE = 0.2
 """Of the seeds that have planners."""

@@ -8,8 +8,9 @@ from dynamod.router.placement import Placement
 from dynamod.router.router import Router
 
 from .clients import Client
-from .cluster import Cluster, Place
+from .cluster import Cluster
 from .events import Log
+from .places import Place
 from .shape import BLOCK, CLOCKS, HEARTBEAT
 
 SLACK = 1.0

@@ -2,24 +2,19 @@
 
 import asyncio
 import itertools
-import threading
 from typing import Any
 
 import pytest
 
-from dynamod.actor import Backoff
 from dynamod.engine.echo import DELAY
 from dynamod.ingress.parsing import ModelParsers
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, EngineFailed, NotFound, Overloaded
 from dynamod.message.worker import Generate
-from dynamod.preprocess.model import Model
+
+from .serving import ready
 
 LONG = "All of this comes back, one token at a time; and then again: éàü 😀 中文. " * 4
-
-
-async def ready(until: Any, house: Any, name: str = "sample") -> None:
-    await until(lambda: name in house.processor.cards)
 
 
 async def test_a_chat_comes_back(house, until) -> None:
@@ -187,82 +182,6 @@ async def test_no_instance_is_ready(house, until) -> None:
     with pytest.raises(Overloaded) as caught:
         await house.ask()
     assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "no_workers", 1.0)
-
-
-async def test_a_model_that_goes_and_comes_back(house, until) -> None:
-    await house.start()
-    for _ in range(2):
-        member = await house.worker()
-        await ready(until, house)
-        client = await house.ask(text="x")
-        await until(lambda member=member: member.open)
-        house.leave(member)
-        assert house.processor.cards == {}
-        await client.answers()  # who leaves the registry finishes what is open
-    assert [there for _, there in house.announced] == [True, False, True, False]
-
-
-async def test_the_model_stays_while_one_worker_serves_it(house, until) -> None:
-    await house.start()
-    first, _ = await house.worker(), await house.worker()
-    await ready(until, house)
-    house.leave(first)
-    assert "sample" in house.processor.cards
-    await (await house.ask(text="x")).answers()
-    assert house.announced == [("sample", True)]
-
-
-async def test_a_model_that_goes_while_it_loads(house, until, monkeypatch) -> None:
-    load, go, over = Model.load, threading.Event(), list[str]()
-
-    def slow(card: Any, **more: Any) -> Model:
-        try:
-            if card.path != "nowhere":
-                assert go.wait(10)
-            return load(card, **more)
-        finally:
-            over.append(card.path)
-
-    monkeypatch.setattr(Model, "load", slow)
-    await house.start()
-    first = await house.worker()
-    house.leave(first)
-    await house.worker(path="nowhere", mdc_sum="other")
-    await until(lambda: over == ["nowhere"])
-    go.set()
-    await until(lambda: len(over) == 2)
-    await asyncio.sleep(0.05)
-    assert house.processor.cards == {}, "the tokenizer of the first must not serve the second"
-    assert house.announced == []
-
-
-async def test_a_model_that_cannot_be_loaded_is_said_in_the_log(house, until, caplog) -> None:
-    await house.start()
-    await house.worker(path="no/such/folder", mdc_sum="0" * 64)  # so that what it sends is not what it has announced
-    await until(lambda: "cannot serve model sample" in caplog.text)
-    assert "no/such/folder" in caplog.text
-    assert "Traceback" not in caplog.text
-    assert house.processor.cards == {}
-    assert house.announced == []
-
-
-async def test_a_model_that_could_not_be_loaded_is_loaded_again(house, until, monkeypatch, caplog) -> None:
-    load, failures = Model.load, iter([OSError(24, "Too many open files"), OSError(24, "Too many open files")])
-
-    def failing(card: Any, **more: Any) -> Model:
-        error = next(failures, None)
-        if error is not None:
-            raise error
-        return load(card, **more)
-
-    monkeypatch.setattr(Model, "load", failing)
-    monkeypatch.setattr("dynamod.ingress.model_loader.RELOAD", Backoff(initial=0.01))
-    await house.start()
-    await house.worker()
-    await ready(until, house)
-    assert next(failures, None) is None
-    assert caplog.text.count("cannot serve model sample") == 1, "the same failure is said once"
-    assert "Too many open files" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["chat", "completion"])
