@@ -205,7 +205,8 @@ def test_somebody_scales_by_hand(machine: Any) -> None:
     machine.until(lambda: last(machine)["ready"])
     machine.run("dynamo", "scale", "Worker", "3")
     machine.until(lambda: pool(machine)["state"] == "manual", 10, "it has seen it")
-    time.sleep(1.5)
+    machine.until(lambda: states(machine) == ["Ready"] * 3, 20, "three workers")
+    time.sleep(1.5)  # several rounds of the planner
     assert states(machine) == ["Ready"] * 3
     replace_planner(machine)
     assert (pool(machine)["state"], states(machine)) == ("manual", ["Ready"] * 3)
