@@ -65,9 +65,20 @@ class Forked:
 
 def _be(run: Callable[[], object], environ: Mapping[str, str], keep: int, out: int, err: int) -> NoReturn:
     """The life of the child. The frames of the parent's code above this one are never returned to."""
-    code = 1
     try:
         _become(environ, keep, out, err)
+    except BaseException:
+        os._exit(1)
+    finish(run)
+
+
+def finish(run: Callable[[], object]) -> NoReturn:
+    """Call `run` and end the process as the interpreter would, whatever frames of its parent are above this one.
+
+    What the interpreter would free at its end is left to the kernel: most of it is memory shared with the parent.
+    """
+    code = 1
+    try:
         try:
             run()
             code = 0
@@ -75,7 +86,6 @@ def _be(run: Callable[[], object], environ: Mapping[str, str], keep: int, out: i
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
         except BaseException:
             traceback.print_exc()
-        # What the interpreter does at its end, which would be reached through the parent's frames.
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):

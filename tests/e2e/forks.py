@@ -13,7 +13,7 @@ import selectors
 import signal
 import socket
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 ENTRIES = {"dynamo": "dynamo", "dynamod": "dynamod", "dynamo-run": "dynamo_run", "dynamo.frontend": "frontend"}
 
@@ -64,7 +64,6 @@ def keep(connection: socket.socket) -> None:
     if not pid:
         connection.close()
         command(request, out, err)
-        sys.exit()
     for descriptor in (out, err):
         os.close(descriptor)
     with contextlib.suppress(OSError):  # nobody waits any more: it took too long
@@ -75,7 +74,7 @@ def keep(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def command(request: dict[str, Any], out: int, err: int) -> None:
+def command(request: dict[str, Any], out: int, err: int) -> NoReturn:
     """Be the command. The processes that it forks have its name: the test finds them by that at its end."""
     with open("/proc/self/comm", "w") as file:
         file.write(request["name"])
@@ -92,8 +91,9 @@ def command(request: dict[str, Any], out: int, err: int) -> None:
     sys.argv = ["-c", *argv]
 
     from dynamod.cli import main
+    from dynamod.daemon.forked import finish
 
-    getattr(main, ENTRIES[name])()
+    finish(getattr(main, ENTRIES[name]))
 
 
 def serve(path: str) -> None:
