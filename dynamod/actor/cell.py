@@ -6,9 +6,10 @@ import logging
 import random as random_module
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from .actor import Actor
 from .envelope import Envelope, asking, deadline_now
@@ -56,16 +57,18 @@ class ActorStatistics(msgspec.Struct, frozen=True):
     """What every actor answers. Ages in seconds."""
 
     path: str
-    incarnation: int
+    incarnation: Annotated[int, Meta(description="How often the actor has been started, this time included.")]
     kind: str
     state: ActorState
     mailbox: MailboxStatistics
-    handled: Total
-    abandoned: Total
+    handled: Annotated[Total, Meta(description="Messages that the actor has handled.")]
+    abandoned: Annotated[Total, Meta(description="Messages whose handler was given up at its deadline.")]
     current: str | None
-    current_age: float | None
-    tasks: int
-    age: float
+    current_age: Annotated[
+        float | None, Meta(description="Age of the message that the actor handles now.", extra={"unit": "seconds"})
+    ]
+    tasks: Annotated[int, Meta(description="Tasks that the actor runs beside its handler.")]
+    age: Annotated[float, Meta(description="Time since the actor was started.", extra={"unit": "seconds"})]
 
 
 @dataclass(slots=True, eq=False)

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from .errors import ActorUnreachable, MailboxFull
 from .statistics import Total
@@ -16,11 +17,11 @@ C = TypeVar("C")
 class MailboxStatistics(msgspec.Struct, frozen=True):
     """Depths now, the bound, how many senders wait, and how many messages have been read."""
 
-    depth: int
-    control_depth: int
-    capacity: int
-    waiting_senders: int
-    taken: Total
+    depth: Annotated[int, Meta(description="Messages that wait in the mailbox.")]
+    control_depth: Annotated[int, Meta(description="Control messages that wait in the mailbox.")]
+    capacity: Annotated[int, Meta(description="Messages that the mailbox can hold.")]
+    waiting_senders: Annotated[int, Meta(description="Senders that wait for room in the mailbox.")]
+    taken: Annotated[Total, Meta(description="Messages that were taken out of the mailbox.")]
 
 
 class Mailbox(Generic[T, C]):

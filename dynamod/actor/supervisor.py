@@ -4,9 +4,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from .actor import Actor, control
 from .cell import Cell, Drain, Stop
@@ -38,8 +39,8 @@ class ChildStatistics(msgspec.Struct, frozen=True):
     name: str
     path: str
     state: str
-    incarnation: int
-    restarts: Total
+    incarnation: Annotated[int, Meta(description="How often the child has been started, this time included.")]
+    restarts: Annotated[Total, Meta(description="Restarts of the child.")]
     last_error: str
 
 

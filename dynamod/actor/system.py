@@ -6,9 +6,10 @@ import random as random_module
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
+from msgspec import Meta
 
 from .actor import Actor
 from .cell import Cell, Stop, Terminated
@@ -25,9 +26,9 @@ log = logging.getLogger("dynamod.actor")
 class SystemStatistics(msgspec.Struct, frozen=True):
     """Live actors; messages that no actor read, by type; sends refused by full mailboxes."""
 
-    actors: int
+    actors: Annotated[int, Meta(description="Live actors of the process.")]
     dead_letters: dict[str, int]
-    full: Total
+    full: Annotated[Total, Meta(description="Messages that a full mailbox refused.")]
 
 
 class System:

@@ -9,9 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Actor, Reason
 from dynamod.message.errors import DynamodError
@@ -50,11 +51,11 @@ class ProcessFacts(Activity, frozen=True):
     """
 
     name: str
-    pid: int
+    pid: Annotated[int, Meta(description="Id of the process.")]
     components: dict[str, str]
     detail: str
-    beat_age: float | None
-    uptime: float
+    beat_age: Annotated[float | None, Meta(description="Time since the last heartbeat.", extra={"unit": "seconds"})]
+    uptime: Annotated[float, Meta(description="Time since the process was started.", extra={"unit": "seconds"})]
     silent: str = ""
     roles: dict[str, str] = msgspec.field(default_factory=dict[str, str])
 

@@ -6,9 +6,10 @@ A mirror gets every change of the node's own leases and keys, so that it can rep
 
 import random as random_module
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 
@@ -24,11 +25,11 @@ LEASES = 1 << 63
 class RegistryStatistics(msgspec.Struct, frozen=True):
     """The node's keys, leases and watchers now, revocations so far, and keys of other nodes now."""
 
-    keys: int
-    leases: int
-    watchers: int
-    revoked: Total
-    foreign: int = 0
+    keys: Annotated[int, Meta(description="Keys of this node.")]
+    leases: Annotated[int, Meta(description="Leases of this node.")]
+    watchers: Annotated[int, Meta(description="Watchers of keys.")]
+    revoked: Annotated[Total, Meta(description="Leases that were revoked.")]
+    foreign: Annotated[int, Meta(description="Keys of other nodes.")] = 0
 
 
 class MemoryRegistry:

@@ -3,9 +3,10 @@
 import functools
 import logging
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 from dynamod.message.discovery import Instance, ModelCard
@@ -35,8 +36,10 @@ class RecordStatistics(msgspec.Struct, frozen=True):
     `unknown_fields`: fields and sections of other values, which only a newer release knows.
     """
 
-    ignored: Total
-    unknown_fields: Total = 0
+    ignored: Annotated[Total, Meta(description="Values of the registry that could not be read and were skipped.")]
+    unknown_fields: Annotated[
+        Total, Meta(description="Fields and sections of values that only a newer release knows.")
+    ] = 0
 
 
 def statistics() -> RecordStatistics:

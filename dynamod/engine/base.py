@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 from dynamod.message import tokens
@@ -39,13 +40,18 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     usually takes, as learned so far; 0: not known.
     """
 
-    running: int = 0
-    waiting: int = 0
-    tokens: Total = 0
-    steps: Total = 0
-    in_step_for: float | None = None
-    step_tokens: int = 0
-    usual_step_seconds: float = 0.0
+    running: Annotated[int, Meta(description="Requests that the engine computes.")] = 0
+    waiting: Annotated[int, Meta(description="Requests that wait in the engine.")] = 0
+    tokens: Annotated[Total, Meta(description="Tokens of answers.")] = 0
+    steps: Annotated[Total, Meta(description="Finished engine steps.")] = 0
+    in_step_for: Annotated[
+        float | None,
+        Meta(description="Time since the current step began; no sample between steps.", extra={"unit": "seconds"}),
+    ] = None
+    step_tokens: Annotated[int, Meta(description="Tokens of prompts and answers that the current step computes.")] = 0
+    usual_step_seconds: Annotated[
+        float, Meta(description="Learned time of a step like the current one; 0: not known.")
+    ] = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from msgspec import Meta
 from dynamod.message.discovery import Word
 from dynamod.message.errors import RequestError, UserError
 from dynamod.message.hints import in_words, refusal
+from dynamod.observe.metrics import Definition
 
 from .errors import Unauthorized
 from .limits import Bucket, duration, remaining
@@ -238,12 +239,7 @@ class Keys:
         """What each client has used; the label is its name, never its key."""
         if not self.clients:
             return []
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        requests = CounterMetricFamily(f"{prefix}_key_requests", "Requests by key", labels=["key", "status"])
-        tokens = CounterMetricFamily(f"{prefix}_key_tokens", "Tokens by key", labels=["key", "type"])
-        refused = CounterMetricFamily(f"{prefix}_key_refused", "Requests above a limit", labels=["key", "limit"])
-        inflight = GaugeMetricFamily(f"{prefix}_key_inflight_requests", "Requests in work by key", labels=["key"])
+        requests, tokens, refused, inflight = families = [one.family(prefix) for one in METRICS]
         for name, client in self.clients.items():
             for status, count in client.requests.items():
                 requests.add_metric([name, str(status)], count)
@@ -252,7 +248,16 @@ class Keys:
             for limit, count in client.refused.items():
                 refused.add_metric([name, limit], count)
             inflight.add_metric([name], client.inflight)
-        return [requests, tokens, refused, inflight]
+        return families
+
+
+METRICS = (
+    Definition("counter", "key_requests", "Requests by client key.", ("key", "status")),
+    Definition("counter", "key_tokens", "Tokens by client key.", ("key", "type")),
+    Definition("counter", "key_refused", "Requests above a limit of a client key.", ("key", "limit")),
+    Definition("gauge", "key_inflight_requests", "Open requests by client key.", ("key",)),
+)
+"""The metrics of keys, in the order of `ClientKeys.families`."""
 
 
 def read_keys(file: str) -> list[ClientKey]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dynamod.observe.metrics import Buckets
+from dynamod.observe.metrics import Buckets, Definition
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -122,53 +122,79 @@ def _sum(bounds: Sequence[float], histograms: Iterable[Histogram]) -> Buckets:
     return whole.snapshot()
 
 
-_KEY = ("endpoint", "request_type", "status", "error_type")
-_COUNTERS = (
-    ("requests", "requests", "Finished requests", _KEY),
-    ("started", "requests_started", "Requests for a model that is served", _KEY[:2]),
-    ("rejections", "model_rejection", "Overloads", _KEY[:1]),
-    ("cancellations", "model_cancellation", "Requests whose client left", _KEY[:2]),
-    ("output_tokens", "output_tokens", "Output tokens", ()),
+_KEY = ("model", "endpoint", "request_type", "status", "error_type")
+OF_MODELS = (
+    ("requests", Definition("counter", "requests", "Requests that ended, for models that are served.", _KEY)),
+    ("started", Definition("counter", "requests_started", "Requests for models that are served.", _KEY[:3])),
+    (
+        "rejections",
+        Definition("counter", "model_rejection", "Requests refused because all workers were busy.", _KEY[:2]),
+    ),
+    ("cancellations", Definition("counter", "model_cancellation", "Requests whose client left.", _KEY[:3])),
+    ("output_tokens", Definition("counter", "output_tokens", "Tokens of all answers.", _KEY[:1])),
+    (
+        "inflight",
+        Definition("gauge", "inflight_requests", "Open requests, from the known model to the answer's end.", _KEY[:1]),
+    ),
+    ("inflight", Definition("gauge", "active_requests", "The same as inflight_requests.", _KEY[:1])),
+    ("queued", Definition("gauge", "queued_requests", "Open requests without a first token.", _KEY[:1])),
+    (
+        "duration",
+        Definition(
+            "histogram", "request_duration_seconds", "From the request's arrival to the end of its response.", _KEY[:1]
+        ),
+    ),
+    ("input_tokens", Definition("histogram", "input_sequence_tokens", "Prompt tokens per request.", _KEY[:1])),
+    ("output_length", Definition("histogram", "output_sequence_tokens", "Output tokens per request.", _KEY[:1])),
+    (
+        "cached",
+        Definition(
+            "histogram",
+            "cached_tokens",
+            "Prompt tokens per request from the engine's cache, if the engine reports them.",
+            _KEY[:1],
+        ),
+    ),
+    (
+        "first_token",
+        Definition(
+            "histogram", "time_to_first_token_seconds", "From the request's arrival to the first token.", _KEY[:1]
+        ),
+    ),
+    (
+        "gap",
+        Definition(
+            "histogram",
+            "inter_token_latency_seconds",
+            "Gap between chunks divided by the tokens in the later one.",
+            _KEY[:1],
+        ),
+    ),
 )
-_GAUGES = (
-    ("inflight", "inflight_requests", "Requests in work", ()),
-    ("inflight", "active_requests", "Requests in work, by the name of later versions", ()),
-    ("queued", "queued_requests", "Requests without a first token", ()),
-)
-_HISTOGRAMS = (
-    ("duration", "request_duration_seconds", "From the request's arrival to the end of its response"),
-    ("input_tokens", "input_sequence_tokens", "Prompt tokens per request"),
-    ("output_length", "output_sequence_tokens", "Output tokens per request"),
-    ("cached", "cached_tokens", "Prompt tokens per request that were in the engine's caches, where it says that"),
-    ("first_token", "time_to_first_token_seconds", "From the request's arrival to the first token"),
-    ("gap", "inter_token_latency_seconds", "Gap between chunks divided by the tokens in the later one"),
-)
-"""Attribute of ModelMetrics, name of the family, its help, and its labels beside `model`."""
+"""Attribute of ModelMetrics, and the metric that shows it."""
+GONE = Definition("gauge", "disconnected_clients", "Clients that left before the end of the answer.")
+UNKNOWN_FIELDS = Definition("counter", "unknown_fields", "Unknown fields of requests.")
+UNSUPPORTED_FIELDS = Definition("counter", "unsupported_fields", "Fields of requests that were left out.", ("field",))
 
 
 def families(metrics: Metrics) -> "Iterator[Metric]":
     """All families of a server; their names begin with the prefix that the operator chose."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
-    prefix = f"{metrics.prefix}_"
-    for kind, rows in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
-        for attribute, name, text, labels in rows:
-            family = kind(prefix + name, text, labels=["model", *labels])
-            for model, counts in metrics.models.items():
-                found = getattr(counts, attribute)
-                for key, value in found.items() if labels else [((), found)]:
+    for attribute, definition in OF_MODELS:
+        family = definition.family(metrics.prefix)
+        for model, counts in metrics.models.items():
+            found = getattr(counts, attribute)
+            if isinstance(found, Histogram):
+                buckets = found.snapshot()
+                family.add_metric([model], buckets.cumulative(), buckets.sum)
+            else:
+                for key, value in found.items() if isinstance(found, Counter) else [((), found)]:
                     family.add_metric([model, *key], value)
-            yield family
-    gone, fields = metrics.disconnected_clients, metrics.unknown_fields
-    yield GaugeMetricFamily(f"{prefix}disconnected_clients", "Clients that left before the end", value=gone)
-    yield CounterMetricFamily(f"{prefix}unknown_fields", "Request fields that are not known", value=fields)
-    ignored = CounterMetricFamily(f"{prefix}unsupported_fields", "Request fields that were left out", labels=["field"])
+        yield family
+    for definition, count in ((GONE, metrics.disconnected_clients), (UNKNOWN_FIELDS, metrics.unknown_fields)):
+        family = definition.family(metrics.prefix)
+        family.add_metric([], count)
+        yield family
+    ignored = UNSUPPORTED_FIELDS.family(metrics.prefix)
     for name, count in metrics.unsupported_fields.items():
         ignored.add_metric([name], count)
     yield ignored
-    for attribute, name, text in _HISTOGRAMS:
-        histogram = HistogramMetricFamily(prefix + name, text, labels=["model"])
-        for model, counts in metrics.models.items():
-            buckets = getattr(counts, attribute).snapshot()
-            histogram.add_metric([model], buckets.cumulative(), buckets.sum)
-        yield histogram

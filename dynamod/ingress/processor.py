@@ -9,9 +9,10 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Actor, Reason, Ref, Total, handle
 from dynamod.discovery.link import LinkRegistry
@@ -54,10 +55,10 @@ class ProcessorStatistics(msgspec.Struct, frozen=True):
     `unloaded`: why models are not, by name. `loading`: models that are being loaded.
     """
 
-    requests: Total
-    flights: int
-    landed: Total
-    models: int
+    requests: Annotated[Total, Meta(description="Requests that were taken.")]
+    flights: Annotated[int, Meta(description="Requests at an instance or on their way to one.")]
+    landed: Annotated[Total, Meta(description="Requests that ended.")]
+    models: Annotated[int, Meta(description="Models that can be asked.")]
     unloaded: dict[str, str]
     loading: tuple[str, ...] = ()
 

@@ -8,9 +8,10 @@ The worker publishes its load, not the routers to each other: all requests of a 
 ingress processes there are.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.message import newer
 
@@ -119,13 +120,15 @@ class ScheduledRequests(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Answers that get a token: how many, tokens in the KV cache, variance of these. Names of `ForwardPassMetrics` v1.
     """
 
-    num_prefill_requests: int | None = None
-    sum_prefill_tokens: int | None = None
-    var_prefill_length: float | None = None
-    sum_prefill_kv_tokens: int | None = None
-    num_decode_requests: int | None = None
-    sum_decode_kv_tokens: int | None = None
-    var_decode_kv_tokens: float | None = None
+    num_prefill_requests: Annotated[int | None, Meta(description="Prompts that the step computes.")] = None
+    sum_prefill_tokens: Annotated[int | None, Meta(description="Prompt tokens that the step computes.")] = None
+    var_prefill_length: Annotated[float | None, Meta(description="Variance of the lengths of these prompts.")] = None
+    sum_prefill_kv_tokens: Annotated[int | None, Meta(description="Tokens of these prompts in the KV cache.")] = None
+    num_decode_requests: Annotated[int | None, Meta(description="Answers that get a token.")] = None
+    sum_decode_kv_tokens: Annotated[int | None, Meta(description="Tokens of these answers in the KV cache.")] = None
+    var_decode_kv_tokens: Annotated[
+        float | None, Meta(description="Variance of the tokens of these answers in the KV cache.")
+    ] = None
 
 
 class QueuedRequests(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -135,12 +138,18 @@ class QueuedRequests(msgspec.Struct, frozen=True, array_like=True, gc=False):
     others: how many, tokens that they need in the KV cache, variance of these.
     """
 
-    num_prefill_requests: int | None = None
-    sum_prefill_tokens: int | None = None
-    var_prefill_length: float | None = None
-    num_decode_requests: int | None = None
-    sum_decode_kv_tokens: int | None = None
-    var_decode_kv_tokens: float | None = None
+    num_prefill_requests: Annotated[int | None, Meta(description="Prompts that wait.")] = None
+    sum_prefill_tokens: Annotated[
+        int | None, Meta(description="Tokens of waiting prompts, cached tokens included.")
+    ] = None
+    var_prefill_length: Annotated[float | None, Meta(description="Variance of the lengths of waiting prompts.")] = None
+    num_decode_requests: Annotated[int | None, Meta(description="Answers that gave way to other answers.")] = None
+    sum_decode_kv_tokens: Annotated[int | None, Meta(description="Tokens that these answers need in the KV cache.")] = (
+        None
+    )
+    var_decode_kv_tokens: Annotated[
+        float | None, Meta(description="Variance of the tokens that these answers need.")
+    ] = None
 
 
 class ForwardPass(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
@@ -150,12 +159,16 @@ class ForwardPass(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=F
     that have begun. The original's form has a version (1) and the worker's name beside these.
     """
 
-    counter_id: int
-    wall_time: float
+    counter_id: Annotated[int, Meta(description="Number of the step.")]
+    wall_time: Annotated[
+        float, Meta(description="Time that the step took; 0: the rank is idle.", extra={"unit": "seconds"})
+    ]
     scheduled_requests: ScheduledRequests = ScheduledRequests()
     queued_requests: QueuedRequests = QueuedRequests()
     dp_rank: int = 0
-    running_prefill_tokens: int | None = None
+    running_prefill_tokens: Annotated[
+        int | None, Meta(description="Tokens that are left to compute of prompts that have begun.")
+    ] = None
 
 
 WorkerEvent = CacheEvent | TierEvent | RequestStarted | PrefillCompleted | RequestFinished | Load | ForwardPass

@@ -3,7 +3,10 @@
 Answers are JSON objects. Each field has a default, so that the answer of an older daemon can be read.
 """
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,10 +17,12 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     doing: str = ""
-    slow: bool = False
-    progress_age: float | None = None
-    running: int = 0
-    waiting: int = 0
+    slow: Annotated[bool, Meta(description="1: the current step takes far longer than usual.")] = False
+    progress_age: Annotated[
+        float | None, Meta(description="Time since the last progress.", extra={"unit": "seconds"})
+    ] = None
+    running: Annotated[int, Meta(description="Requests that the engine of the process computes.")] = 0
+    waiting: Annotated[int, Meta(description="Requests that wait in the engine of the process.")] = 0
     phases: dict[str, float] = {}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import accumulate
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -23,6 +23,29 @@ Row = tuple[str, dict[str, str], msgspec.Struct]
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class Definition(NamedTuple):
+    """A metric of code that makes its samples one by one. `name`: without prefix, and without `_total`."""
+
+    kind: Kind
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+    def family(self, prefix: str) -> Any:
+        """The family without samples, as prometheus_client has it: `{prefix}_{name}`."""
+        from prometheus_client import core
+
+        kinds = {
+            "counter": core.CounterMetricFamily,
+            "gauge": core.GaugeMetricFamily,
+            "histogram": core.HistogramMetricFamily,
+        }
+        return kinds[self.kind](f"{prefix}_{self.name}", self.help, labels=self.labels)
+
+
 class Buckets(msgspec.Struct, frozen=True):
     """A histogram: counts per bucket (upper bounds inclusive, one more count for what lies above all), and the sum."""
 
@@ -36,16 +59,6 @@ class Buckets(msgspec.Struct, frozen=True):
         return list(zip(bounds, accumulate(self.counts), strict=True))
 
 
-def described(text: str, **numbers: Any) -> msgspec.Struct:
-    """A struct with these fields; `text` is the help of their families."""
-    return _kind(text, tuple(numbers))(**numbers)
-
-
-@cache
-def _kind(text: str, names: tuple[str, ...]) -> type[msgspec.Struct]:
-    return msgspec.defstruct("Row", [(name, Any) for name in names], frozen=True, namespace={"__doc__": text})
-
-
 async def load() -> None:
     """Import prometheus_client in a thread: the first time it takes 60 ms, and token streams go on meanwhile."""
     await asyncio.to_thread(importlib.import_module, "prometheus_client")
@@ -56,7 +69,8 @@ def families(rows: Iterable[Row]) -> "list[Metric]":
 
     Numbers become samples, booleans 0 or 1, `Buckets` histograms, nested structs join their names by `_`; None, fields
     whose names are labels, and everything else is left out. A field is a counter if its name ends with `_total` or its
-    type is `dynamod.actor.Total`. The help is the first line of the docstring of the struct that has the field.
+    type is `dynamod.actor.Total`. The help is the description of the field, else the first line of the docstring of
+    its struct.
     """
     return merged(family for prefix, labels, struct in rows for family in _families(prefix, labels, struct))
 
@@ -94,9 +108,9 @@ def exposition(found: "Iterable[Metric]") -> str:
 def _families(prefix: str, labels: dict[str, str], struct: msgspec.Struct) -> "Iterator[Metric]":
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-    text, names, values = _help(type(struct)), list(labels), list(labels.values())
+    names, values = list(labels), list(labels.values())
     for field, counts in _fields(type(struct)).items():
-        value, name = getattr(struct, field), f"{prefix}_{snake(field)}"
+        value, name, text = getattr(struct, field), f"{prefix}_{snake(field)}", help_of(type(struct), field)
         if isinstance(value, Buckets):
             histogram = HistogramMetricFamily(name, text, labels=names)
             histogram.add_metric(values, value.cumulative(), value.sum)
@@ -112,18 +126,25 @@ def _families(prefix: str, labels: dict[str, str], struct: msgspec.Struct) -> "I
 @cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, bool]:
     """The fields of a struct, and whether each is a counter."""
-    return {one.name: one.name.endswith("_total") or _is_total(one.type) for one in msgspec.structs.fields(kind)}
+    return {one.name: is_counter(one) for one in msgspec.structs.fields(kind)}
 
 
-def _is_total(annotation: object) -> bool:
-    """Whether it is `dynamod.actor.Total`, which this package may not import."""
-    marks = (getattr(mark, "extra", None) for mark in getattr(annotation, "__metadata__", ()))
-    return {"metric": "counter"} in marks
+def is_counter(field: msgspec.structs.FieldInfo) -> bool:
+    """Whether a number of a struct only grows: by its name, or by `dynamod.actor.Total` (no import from here)."""
+    return field.name.endswith("_total") or {"metric": "counter"} in (mark.extra for mark in marks(field))
+
+
+def marks(field: msgspec.structs.FieldInfo) -> list[msgspec.Meta]:
+    """What the annotation of a field says of it."""
+    return [one for one in getattr(field.type, "__metadata__", ()) if isinstance(one, msgspec.Meta)]
 
 
 @cache
-def _help(kind: type[msgspec.Struct]) -> str:
-    return (kind.__doc__ or kind.__name__).strip().partition("\n")[0].strip()
+def help_of(kind: type[msgspec.Struct], name: str) -> str:
+    """The help of a field: its description, else the first line of the docstring of the struct."""
+    field = next(one for one in msgspec.structs.fields(kind) if one.name == name)
+    found = next((one.description for one in marks(field) if one.description), "")
+    return found or (kind.__doc__ or kind.__name__).strip().partition("\n")[0].strip()
 
 
 def snake(name: str) -> str:

@@ -8,9 +8,10 @@ import logging
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import ActorError, Ref, System, Total
 from dynamod.actor.inspect import reports
@@ -34,19 +35,21 @@ PREFIX = "dynamod_"
 class DeadLetters(msgspec.Struct, frozen=True):
     """Messages without a reader."""
 
-    dead_letters_total: int
+    dead_letters_total: Annotated[int, Meta(description="Messages that no actor read.")]
 
 
 class MessageStatistics(msgspec.Struct, frozen=True):
     """Messages, and parts of messages, of kinds that only a newer release knows; they were skipped."""
 
-    unknown: Total
+    unknown: Annotated[
+        Total, Meta(description="Messages, and parts of messages, of kinds that only a newer release knows.")
+    ]
 
 
 class Answers(msgspec.Struct, frozen=True):
     """Whether the process has answered the daemon just now."""
 
-    answers: bool
+    answers: Annotated[bool, Meta(description="1: the process has answered the daemon just now.")]
 
 
 class PoolFacts(msgspec.Struct, frozen=True):

@@ -1,9 +1,10 @@
 """The ingress's side of a connection: frames are cut up and each stream's sink is called directly."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 from dynamod.message import newer, tokens
@@ -22,10 +23,10 @@ _SIZES = newer.sizes(Delta | Step)
 class InboxStatistics(msgspec.Struct, frozen=True):
     """Frames and deltas received, deltas for streams that had ended, streams open."""
 
-    frames: Total
-    deltas: Total
-    late: Total
-    streams: int
+    frames: Annotated[Total, Meta(description="Frames that were received.")]
+    deltas: Annotated[Total, Meta(description="Deltas that were received.")]
+    late: Annotated[Total, Meta(description="Deltas that were received for streams that had ended.")]
+    streams: Annotated[int, Meta(description="Open streams.")]
 
 
 class Inbox:

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 from dynamod.message import newer, tokens
@@ -27,11 +28,11 @@ WINDOW = 64
 class OutboxStatistics(msgspec.Struct, frozen=True):
     """Frames and deltas sent, deltas waiting for credit, credits left, streams open."""
 
-    frames: Total
-    deltas: Total
-    waiting: int
-    credits: int
-    streams: int
+    frames: Annotated[Total, Meta(description="Frames that were sent.")]
+    deltas: Annotated[Total, Meta(description="Deltas that were sent.")]
+    waiting: Annotated[int, Meta(description="Deltas that wait for credit.")]
+    credits: Annotated[int, Meta(description="Credits that are left.")]
+    streams: Annotated[int, Meta(description="Open streams.")]
 
 
 class Outbox:

@@ -6,9 +6,10 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.discovery.base import Watcher
@@ -48,15 +49,15 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     `steps`: of the ranks, as far as they are known.
     """
 
-    accepted: Total
-    open: int
-    cancelled: Total
-    refused: Total
-    feeds: int
+    accepted: Annotated[Total, Meta(description="Requests that were taken.")]
+    open: Annotated[int, Meta(description="Open requests.")]
+    cancelled: Annotated[Total, Meta(description="Requests that their reader cancelled.")]
+    refused: Annotated[Total, Meta(description="Requests that were refused.")]
+    feeds: Annotated[int, Meta(description="Subscribers of the worker's events.")]
     engine: EngineStatistics
     handoff: msgspec.Struct | None = None
     pool: str = ""
-    role_switches: Total = 0
+    role_switches: Annotated[Total, Meta(description="Changes of the disaggregation mode.")] = 0
     steps: tuple[ForwardPass, ...] = ()
 
 

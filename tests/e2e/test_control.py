@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 WORDS = " ".join(map(str, range(100)))
 
 
@@ -159,6 +161,9 @@ def test_statistics_of_the_actors_are_metrics(served: Any) -> None:
     assert value(node["dynamod_outbox_deltas"], process="agg/Worker.0") >= 1
     assert value(node["dynamod_processor_flights"], process="agg/ingress.0") == 1
     assert value(node["dynamod_registry_leases"], process="dynamod") >= 2
+    named = set(re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE))
+    told = {one.name for family in node.values() if family.type != "histogram" for one in family.samples}
+    assert {one.removesuffix("_total") for one in told} <= {one.removesuffix("_total") for one in named}
     stream.close()
     served.until(lambda: value(families(served.ask(served.url, "/metrics")[1])["dynamod_processor_flights"]) == 0)
 

@@ -5,7 +5,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import api, chart, commands, config, control, diagrams, events, pictures, python, recording
+from . import (
+    api,
+    chart,
+    commands,
+    config,
+    control,
+    diagrams,
+    environment,
+    events,
+    metrics,
+    pictures,
+    python,
+    recording,
+)
 from .svg import both
 
 FOLDER = Path(__file__).parents[2] / "docs"
@@ -18,6 +31,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/control.md": control.control,
     "reference/errors.md": api.errors,
     "reference/features.md": api.features,
+    "reference/metrics.md": metrics.metrics,
+    "reference/environment.md": environment.environment,
     "reference/events.md": events.events,
     "reference/python.md": python.python,
     **both("beside-dynamo", chart.draw),

@@ -2,9 +2,10 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 from dynamod.kvcache.hashes import PrefixHashes
@@ -32,16 +33,22 @@ class BatchingStatistics(EngineStatistics, frozen=True):
     another worker that had it stored. `move_ms`: as of `Load`.
     """
 
-    total_blocks: int = 0
-    active_blocks: int = 0
-    cached_blocks: int = 0
-    hit_rate: float = 0.0
-    preemptions: Total = 0
-    prefill_ms: float = 0.0
-    host_ms: float = 0.0
-    disk_ms: float = 0.0
-    peer_ms: float = 0.0
-    move_ms: float = 0.0
+    total_blocks: Annotated[int, Meta(description="Blocks of the KV cache.")] = 0
+    active_blocks: Annotated[int, Meta(description="Blocks of the KV cache that requests use.")] = 0
+    cached_blocks: Annotated[int, Meta(description="Blocks of the KV cache that are kept for later requests.")] = 0
+    hit_rate: Annotated[
+        float, Meta(description="Share of admitted prompt tokens that were found in the KV cache, 0 to 1.")
+    ] = 0.0
+    preemptions: Annotated[
+        Total, Meta(description="Requests that gave way to other requests and are computed again.")
+    ] = 0
+    prefill_ms: Annotated[float, Meta(description="Time to compute a block; 0: not known.")] = 0.0
+    host_ms: Annotated[float, Meta(description="Time to load a block from memory of the host; 0: not known.")] = 0.0
+    disk_ms: Annotated[float, Meta(description="Time to load a block from a file; 0: not known.")] = 0.0
+    peer_ms: Annotated[
+        float, Meta(description="Time to load a block that another worker has stored; 0: not known.")
+    ] = 0.0
+    move_ms: Annotated[float, Meta(description="Time to move a block from a prefill worker; 0: not known.")] = 0.0
     host_tier: LevelStatistics | None = None
     disk_tier: LevelStatistics | None = None
 

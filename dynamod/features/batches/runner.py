@@ -4,8 +4,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from dynamod.observe.metrics import Definition
 
 from .ask import Asker
 from .progress import COMPLETED, FAILED
@@ -24,6 +26,9 @@ LOOK = 0.5
 """Seconds between two searches for a batch without a process."""
 BROKEN = 10.0
 """Seconds until the next search after a batch has failed with an unexpected error."""
+LINES = Definition("counter", "batch_requests", "Lines of batches that this process has answered.", ("status",))
+OPEN = Definition("gauge", "batches_open", "Batches that have not ended, of all frontends that share the folder.")
+BYTES = Definition("gauge", "batch_files_bytes", "Bytes of files of batches, of all frontends that share the folder.")
 
 
 class Runner:
@@ -92,25 +97,16 @@ class Runner:
 
         The folder is read in a thread. A number that cannot be read is left out.
         """
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        lines = CounterMetricFamily(
-            f"{prefix}_batch_requests", "Lines of batches that this process has answered", labels=["status"]
-        )
+        lines = LINES.family(prefix)
         for status in (COMPLETED, FAILED):
             lines.add_metric([status], self.answered[status])
         found: list[Metric] = [lines]
-        readings: tuple[tuple[str, str, Callable[[], int]], ...] = (
-            ("batches_open", "Batches that have not ended, of all frontends that share the folder", self._store.open),
-            (
-                "batch_files_bytes",
-                "Bytes of all files of batches, of all frontends that share the folder",
-                self._store.used,
-            ),
-        )
-        for name, text, read in readings:
+        for definition, read in ((OPEN, self._store.open), (BYTES, self._store.used)):
             try:
-                found.append(GaugeMetricFamily(f"{prefix}_{name}", text, value=await asyncio.to_thread(read)))
+                value = await asyncio.to_thread(read)
             except OSError:
                 continue
+            family = definition.family(prefix)
+            family.add_metric([], value)
+            found.append(family)
         return found

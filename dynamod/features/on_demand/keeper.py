@@ -9,9 +9,10 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Actor, Reason, Total, control, handle
 from dynamod.message.errors import DynamodError, Overloaded, UserError
@@ -80,13 +81,13 @@ class Unload:
 class OnDemandStatistics(msgspec.Struct, frozen=True):
     """Models that are ready and that load; requests that wait for one and that run; what was begun, and what failed."""
 
-    ready: int
-    loading: int
-    waiting: int
-    running: int
-    loads: Total
-    unloads: Total
-    failed_loads: Total
+    ready: Annotated[int, Meta(description="Models that are ready.")]
+    loading: Annotated[int, Meta(description="Models that are being loaded.")]
+    waiting: Annotated[int, Meta(description="Requests that wait for a model.")]
+    running: Annotated[int, Meta(description="Requests that run on models of the keeper.")]
+    loads: Annotated[Total, Meta(description="Loads that began.")]
+    unloads: Annotated[Total, Meta(description="Unloads that began.")]
+    failed_loads: Annotated[Total, Meta(description="Loads that failed.")]
 
 
 class ModelKeeper(Actor):

@@ -1,8 +1,10 @@
 """What metrics show of the pools of a planner, by the original's names where it has them."""
 
 from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 
@@ -17,26 +19,30 @@ class PlannerFacts(msgspec.Struct, frozen=True):
     `role_switches`: workers that have come from the other pool.
     """
 
-    num_replicas: int
-    num_starting_replicas: int
-    num_failed_replicas: int
-    target_replicas: int
-    active: bool
-    observed_requests_per_second: float
-    engine_queued_prefill_tokens: int
-    engine_inflight_decode_kv_tokens: int
-    startup_seconds: float
-    role_switches: Total
-    sla_target_ttft_ms: float
-    sla_target_itl_ms: float
-    estimated_late_share: float | None = None
-    estimated_itl_ms: float | None = None
+    num_replicas: Annotated[int, Meta(description="Workers that are ready.")]
+    num_starting_replicas: Annotated[int, Meta(description="Workers that are starting.")]
+    num_failed_replicas: Annotated[int, Meta(description="Workers that failed and are not started again.")]
+    target_replicas: Annotated[int, Meta(description="Workers that the planner wants.")]
+    active: Annotated[bool, Meta(description="1: the planner acts; 0: it is paused, or a person has set the number.")]
+    observed_requests_per_second: Annotated[
+        float, Meta(description="Requests that arrived in the last interval, per second.")
+    ]
+    engine_queued_prefill_tokens: Annotated[int, Meta(description="Prompt tokens that wait for their computation.")]
+    engine_inflight_decode_kv_tokens: Annotated[int, Meta(description="Tokens in the KV cache of running requests.")]
+    startup_seconds: Annotated[float, Meta(description="Measured time from the start of a worker until it is ready.")]
+    role_switches: Annotated[Total, Meta(description="Workers that have come from the other pool.")]
+    sla_target_ttft_ms: Annotated[float, Meta(description="Target of the time to the first token.")]
+    sla_target_itl_ms: Annotated[float, Meta(description="Target of the time between tokens.")]
+    estimated_late_share: Annotated[
+        float | None, Meta(description="Share of requests that are expected to miss the target, 0 to 1.")
+    ] = None
+    estimated_itl_ms: Annotated[float | None, Meta(description="Expected time between tokens.")] = None
 
 
 class Decision(msgspec.Struct, frozen=True):
     """1 for the reason of the last tick of a pool."""
 
-    load_scaling_decision: int
+    load_scaling_decision: Annotated[int, Meta(description="1: the reason of the last tick.")]
 
 
 def rows(pools: Iterable[PlannedPool]) -> Iterator[tuple[str, dict[str, str], msgspec.Struct]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.discovery.keys import OPERATOR_SETTINGS
 from dynamod.discovery.records import keep
 from dynamod.ingress.dispatch_stage import DispatchStage, Key
 from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import Internal
-from dynamod.observe.metrics import Row, described
+from dynamod.observe.metrics import Row
 from dynamod.router.active import Load
 from dynamod.router.decision import Decision
 from dynamod.router.placement import Acquire
@@ -23,6 +24,26 @@ from .settings import LivePrefill, PrefillSettings
 
 if TYPE_CHECKING:
     from dynamod.ingress.dispatcher import Dispatcher
+
+
+class RemotePrefill(msgspec.Struct, frozen=True):
+    """Prompts of a model that prefill workers computed."""
+
+    remote_prefill_total: Annotated[int, Meta(description="Prompts that prefill workers computed.")]
+    remote_prefill_failed_total: Annotated[
+        int, Meta(description="Prompts of prefill workers that had to be computed again.")
+    ]
+    remote_prefill_tokens_total: Annotated[
+        int, Meta(description="Tokens of these whole prompts; moved: dynamod_worker_handoff_tokens_total.")
+    ]
+
+
+class LocalPrefill(msgspec.Struct, frozen=True):
+    """Prompts of a model that the answering worker computed although there are prefill workers."""
+
+    local_prefill_total: Annotated[
+        int, Meta(description="Prompts that the answering worker computed although there are prefill workers.")
+    ]
 
 
 class PrefillCounts:
@@ -87,14 +108,6 @@ class PrefillDispatch(DispatchStage):
     def rows(self, model: str, prefix: str, labels: dict[str, str]) -> Iterable[Row]:
         """Prompts by where they were computed."""
         prompts = self.counts[model]
-        text = "Prompts that prefill workers computed, and prompts that had to be computed again."
-        row = described(text, remote_prefill_total=prompts.remote, remote_prefill_failed_total=prompts.failed)
-        yield prefix, labels, row
-        text = (
-            "Tokens of the prompts that prefill workers computed: of whole prompts, with what was cached anywhere. "
-            "Tokens that moved are dynamod_worker_handoff_tokens_total of the workers that answer."
-        )
-        yield prefix, labels, described(text, remote_prefill_tokens_total=prompts.tokens)
-        text = "Prompts that were computed where they are answered although there are prefill workers, by why."
+        yield prefix, labels, RemotePrefill(prompts.remote, prompts.failed, prompts.tokens)
         for why, count in prompts.local.items():
-            yield prefix, {**labels, "reason": why}, described(text, local_prefill_total=count)
+            yield prefix, {**labels, "reason": why}, LocalPrefill(count)

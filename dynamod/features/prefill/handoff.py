@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 from dynamod.engine.base import Engine, Spawn
@@ -63,13 +64,15 @@ class TransferStatistics(msgspec.Struct, frozen=True):
     Engines that move blocks by themselves do not say how many: `blocks`, `tokens` and `saved_milliseconds` are 0 then.
     """
 
-    transfers: Total
-    blocks: Total
-    tokens: Total
-    bytes: Total
-    milliseconds: Total
-    saved_milliseconds: Total
-    failed: Total
+    transfers: Annotated[Total, Meta(description="Prompts whose blocks were read from another worker.")]
+    blocks: Annotated[Total, Meta(description="Blocks that were read; 0 where the engine moves its blocks.")]
+    tokens: Annotated[Total, Meta(description="Tokens of these blocks; 0 where the engine moves its blocks.")]
+    bytes: Annotated[Total, Meta(description="Bytes of these blocks.")]
+    milliseconds: Annotated[Total, Meta(description="Duration of all transfers.")]
+    saved_milliseconds: Annotated[
+        Total, Meta(description="Measured time of computing these blocks here; 0: not known.")
+    ]
+    failed: Annotated[Total, Meta(description="Failed transfers.")]
     failures: dict[str, int]
 
 

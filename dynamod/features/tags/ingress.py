@@ -11,6 +11,7 @@ from dynamod.ingress.large import apart
 from dynamod.ingress.parts import Begin, ProcessorContext, ProcessorPart
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, RequestError
+from dynamod.observe.metrics import Definition
 
 from .messages import ROUTES, TagSection
 
@@ -76,14 +77,15 @@ class TaggedRequests(ProcessorPart):
         return run
 
 
+METRIC = Definition("counter", "tagged_requests", "Requests by tag in `nvext.tags`.", ("tag",))
+
+
 async def families(backend: Backend, prefix: str) -> "Iterable[Metric]":
     """The metric of the HTTP server, whose name begins with `prefix`; none before the first request with a tag."""
     part: TaggedRequests | None = backend.parts.get("tags")  # None until the processor has started
     if part is None or not part.counts:
         return []
-    from prometheus_client.core import CounterMetricFamily
-
-    family = CounterMetricFamily(f"{prefix}_tagged_requests", "Requests by tag in `nvext.tags`", labels=["tag"])
+    family = METRIC.family(prefix)
     for tag, count in part.counts.items():
         family.add_metric([tag], count)
     return [family]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.features.prefill.decision import MOVE
 from dynamod.ingress.dispatch_stage import DispatchStage, Key
 from dynamod.message.discovery import PREFILL
-from dynamod.observe.metrics import Row, described
+from dynamod.observe.metrics import Row
 from dynamod.router.decision import Decision
 from dynamod.router.placement import Acquire
 
@@ -20,6 +21,14 @@ from .settings import PeerSettings
 
 if TYPE_CHECKING:
     from dynamod.ingress.dispatcher import Dispatcher
+
+
+class PeerFetches(msgspec.Struct, frozen=True):
+    """Prompts of a model of which another worker gave blocks."""
+
+    peer_fetch_total: Annotated[int, Meta(description="Prompts whose KV blocks were read from another worker.")]
+    peer_fetch_blocks_total: Annotated[int, Meta(description="Blocks of these prompts, as the router knew them.")]
+    peer_fetch_failed_total: Annotated[int, Meta(description="Prompts of which another worker gave no block.")]
 
 
 class PeerCounts:
@@ -63,13 +72,4 @@ class PeerDispatch(DispatchStage):
     def rows(self, model: str, prefix: str, labels: dict[str, str]) -> Iterable[Row]:
         """Prompts of which blocks were read."""
         peers = self.counts[model]
-        text = (
-            "Prompts of which another worker gave blocks, these as they were known, and prompts of which it gave none."
-        )
-        row = described(
-            text,
-            peer_fetch_total=peers.fetches,
-            peer_fetch_blocks_total=peers.blocks,
-            peer_fetch_failed_total=peers.failed,
-        )
-        yield prefix, labels, row
+        yield prefix, labels, PeerFetches(peers.fetches, peers.blocks, peers.failed)

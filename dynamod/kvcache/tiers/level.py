@@ -2,8 +2,10 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 from dynamod.message.kv_events import Medium, TierEvent, TierRemoved, TierStored
@@ -18,15 +20,18 @@ class LevelStatistics(msgspec.Struct, frozen=True):
     they were written; `late`: not waited for.
     """
 
-    blocks: int
-    bytes: int
-    stored: Total
-    dropped: Total
-    loaded: Total
-    refused: Total
-    failed: Total
-    late: Total
-    load_milliseconds: Total
+    blocks: Annotated[int, Meta(description="Blocks in the tier.")]
+    bytes: Annotated[int, Meta(description="Bytes in the tier.")]
+    stored: Annotated[Total, Meta(description="Blocks that were stored.")]
+    dropped: Annotated[Total, Meta(description="Blocks that were dropped for want of room.")]
+    loaded: Annotated[Total, Meta(description="Blocks that were loaded.")]
+    refused: Annotated[
+        Total,
+        Meta(description="Blocks that were not stored: too many were on their way, or the block had left the device."),
+    ]
+    failed: Annotated[Total, Meta(description="Blocks that could not be written, or not be read as written.")]
+    late: Annotated[Total, Meta(description="Blocks whose load took too long and was not waited for.")]
+    load_milliseconds: Annotated[Total, Meta(description="Time of all loads.")]
 
 
 class Level:

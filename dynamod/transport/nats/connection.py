@@ -12,9 +12,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import astuple
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 from dynamod.transport.base import Spawn
@@ -46,16 +47,16 @@ class NatsStatistics(msgspec.Struct, frozen=True):
     """State of the connection and counts since the process started."""
 
     server: str
-    connected: bool
-    connects: Total
-    links: int
-    queued: int
-    queued_bytes: int
-    half_bytes: int
-    sent: Total
-    received: Total
-    dropped: Total
-    slow: Total
+    connected: Annotated[bool, Meta(description="1: connected to a server.")]
+    connects: Annotated[Total, Meta(description="Connections that were made.")]
+    links: Annotated[int, Meta(description="Links over the connection.")]
+    queued: Annotated[int, Meta(description="Messages that wait to be sent.")]
+    queued_bytes: Annotated[int, Meta(description="Bytes that wait to be sent.")]
+    half_bytes: Annotated[int, Meta(description="Bytes of messages that have come in part.")]
+    sent: Annotated[Total, Meta(description="Messages that were sent.")]
+    received: Annotated[Total, Meta(description="Messages that were received.")]
+    dropped: Annotated[Total, Meta(description="Messages that were dropped.")]
+    slow: Annotated[Total, Meta(description="Messages that NATS dropped because this process reads too slowly.")]
 
 
 Handler = Callable[[bytes, str], None]

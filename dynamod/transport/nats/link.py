@@ -5,9 +5,10 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 from dynamod.transport.framing import FrameError
@@ -22,11 +23,11 @@ class LinkStatistics(msgspec.Struct, frozen=True):
     """One end of a link: messages sent and received, doubled ones dropped, ticks without a sign of life, streams."""
 
     peer: str
-    sent: Total
-    received: Total
-    doubled: Total
-    silent: int
-    streams: int
+    sent: Annotated[Total, Meta(description="Messages that were sent.")]
+    received: Annotated[Total, Meta(description="Messages that were received.")]
+    doubled: Annotated[Total, Meta(description="Messages that came twice; the second was dropped.")]
+    silent: Annotated[int, Meta(description="Ticks without a sign of life of the peer.")]
+    streams: Annotated[int, Meta(description="Open streams.")]
 
 
 class LinkEnd(ABC):

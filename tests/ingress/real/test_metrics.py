@@ -19,14 +19,16 @@ from dynamod.runtime.statistics import families_of
 PREFIX = "dynamo_frontend_"
 OF_FEATURES = {"prefill": "model_remote_prefill", "tiers": "model_peer_fetch"}
 """How names begin that are there with a feature."""
+SOMETIMES = ("key_", "batch_", "batches_", "tagged_")
+"""How names begin that need a file of keys, a folder of batches, or a request with tags."""
 PAGE = Path(dynamod.__file__).parents[1] / "docs/reference/metrics.md"
 
 
 def listed() -> set[str]:
-    """Names in the first column of the table, as samples or families have them."""
-    section = PAGE.read_text().split("## Names of NVIDIA Dynamo\n")[1].split("\n## ")[0]
-    firsts = [row.split("|")[1] for row in section.splitlines() if row.startswith("| ") and "`" in row]
-    return {name.removesuffix("_total") for first in firsts for name in re.findall(r"`(\w+)`", first)}
+    """Names of the page for frontends and routers, as families have them; without those of keys and batches."""
+    text = PAGE.read_text().split("## Frontend\n")[1].split("\n## Worker")[0]
+    names = re.findall(rf"^\| `{PREFIX}(\w+)` \|", text, re.MULTILINE)
+    return {name.removesuffix("_total") for name in names if not name.startswith(SOMETIMES)}
 
 
 def quick(options: EngineOptions, spawn: Spawn) -> Mocker:

@@ -4,9 +4,10 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from dynamod.actor import Total
 from dynamod.transport.base import Spawn
@@ -33,17 +34,17 @@ class SessionStatistics(msgspec.Struct, frozen=True):
     `followed`: sessions that have a reader now.
     """
 
-    open: int
-    held_bytes: int
-    opened: Total
-    read: Total
-    expired: Total
-    released: Total
-    failed: Total
-    sent_blocks: Total
-    sent_bytes: Total
-    waiting: int = 0
-    followed: int = 0
+    open: Annotated[int, Meta(description="Open sessions: prompts whose blocks other workers may read.")]
+    held_bytes: Annotated[int, Meta(description="Bytes that sessions hold, with blocks that are being exported.")]
+    opened: Annotated[Total, Meta(description="Sessions that were opened.")]
+    read: Annotated[Total, Meta(description="Sessions that ended because their blocks were read.")]
+    expired: Annotated[Total, Meta(description="Sessions that ended without a reader in time.")]
+    released: Annotated[Total, Meta(description="Sessions that ended because the reader did not need the blocks.")]
+    failed: Annotated[Total, Meta(description="Sessions that failed.")]
+    sent_blocks: Annotated[Total, Meta(description="Blocks that were sent.")]
+    sent_bytes: Annotated[Total, Meta(description="Bytes of blocks that were sent.")]
+    waiting: Annotated[int, Meta(description="Sessions whose next block waits for room.")] = 0
+    followed: Annotated[int, Meta(description="Sessions that have a reader now.")] = 0
 
 
 class Stored(NamedTuple):

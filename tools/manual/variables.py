@@ -1,0 +1,334 @@
+"""Environment variables: the table of the page, and the search for the variables that the code reads.
+
+A variable that the code reads has a row here, and a row has a reader: `tests/test_manual_variables.py` compares both.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import dynamod
+from dynamod.extension.settings import options
+from dynamod.http.settings import VARIABLES as OF_FRONTENDS
+from dynamod.ingress.settings import VARIABLES as OF_PROCESSORS
+from dynamod.runtime.liveness import SETTINGS, Clocks
+
+PACKAGE = Path(dynamod.__path__[0])
+
+
+class Variable(NamedTuple):
+    """A row. `default`: as a user would write it, or in words. `library`: reads the variable where dynamod does not."""
+
+    name: str
+    default: str
+    meaning: str
+    library: str = ""
+
+
+class Group(NamedTuple):
+    """Variables that one kind of process reads."""
+
+    title: str
+    intro: str
+    variables: tuple[Variable, ...]
+
+
+GROUPS = (
+    Group(
+        "Read by the daemon",
+        "The daemon hands the variables of NATS to its processes.",
+        (
+            Variable("DYNAMOD_NODE", "the host name", "name of this node"),
+            Variable(
+                "DYNAMOD_CLUSTER",
+                "`auto`",
+                "`off`: this node stays alone; `auto`: the servers that `NATS_SERVER` and `ETCD_ENDPOINTS` name, else "
+                "servers of the same user or root at the usual ports of this machine",
+            ),
+            Variable("NATS_SERVER", "", "servers for requests between nodes, like `nats://host:4222`; with commas"),
+            Variable("NATS_AUTH_USERNAME", "", "user at NATS; needs the password"),
+            Variable("NATS_AUTH_PASSWORD", "", "password of this user"),
+            Variable("NATS_AUTH_TOKEN", "", "token for NATS"),
+            Variable("NATS_AUTH_NKEY", "", "seed of an NKey for NATS"),
+            Variable("NATS_AUTH_CREDENTIALS_FILE", "", "file with credentials for NATS"),
+            Variable("NATS_TLS_CA", "authorities of the machine", "PEM file: authorities that NATS is trusted by"),
+            Variable("NATS_TLS_CERT", "", "PEM file: client certificate for NATS; needs the key"),
+            Variable("NATS_TLS_KEY", "", "PEM file: key of this certificate"),
+            Variable("ETCD_ENDPOINTS", "", "endpoints of etcd, which holds leases of all nodes; several with commas"),
+            Variable("ETCD_LEASE_TTL", "`10`", "whole seconds for which the leases of a dead node live on, 1 to 3600"),
+            Variable("ETCD_AUTH_USERNAME", "", "user at etcd; needs the password"),
+            Variable("ETCD_AUTH_PASSWORD", "", "password of this user"),
+            Variable("ETCD_AUTH_CA", "authorities of the machine", "PEM file: authorities that etcd is trusted by"),
+            Variable("ETCD_AUTH_CLIENT_CERT", "", "PEM file: client certificate for etcd; needs the key"),
+            Variable("ETCD_AUTH_CLIENT_KEY", "", "PEM file: key of this certificate"),
+            Variable("DYNAMOD_GPUS", "`CUDA_VISIBLE_DEVICES`", "devices that workers may get, like `0,1`; empty: none"),
+            Variable(
+                "CUDA_VISIBLE_DEVICES", "all devices", "devices that workers may get where `DYNAMOD_GPUS` is not set"
+            ),
+            Variable(
+                "KUBERNETES_SERVICE_HOST", "", "set by Kubernetes in a pod: API server for a planner on Kubernetes"
+            ),
+            Variable("KUBERNETES_SERVICE_PORT", "`443`", "set by Kubernetes in a pod: port of this server"),
+            *(Variable(f"DYNAMOD_{key.upper()}", "", "a clock") for key in SETTINGS),
+        ),
+    ),
+    Group(
+        "Set by systemd for the daemon",
+        "A command that starts a daemon keeps these variables from the daemon, except the folders.",
+        (
+            Variable("NOTIFY_SOCKET", "", "socket for messages to systemd"),
+            Variable("WATCHDOG_USEC", "", "interval of the watchdog, in microseconds"),
+            Variable("WATCHDOG_PID", "", "process that the watchdog expects"),
+            Variable("LISTEN_FDS", "", "not used, and not handed on"),
+            Variable("LISTEN_PID", "", "not used, and not handed on"),
+            Variable("LISTEN_FDNAMES", "", "not used, and not handed on"),
+            Variable("RUNTIME_DIRECTORY", "", "folder of the control socket"),
+            Variable("STATE_DIRECTORY", "", "folder of the graph that the service starts again"),
+            Variable("LOGS_DIRECTORY", "", "folder of kept log lines"),
+        ),
+    ),
+    Group(
+        "Read by every process",
+        "",
+        (
+            Variable(
+                "DYN_LOG",
+                "`info`",
+                "level (`error`, `warn`, `info`, `debug`, `trace`, `off`) and targets, like `debug` or "
+                "`dynamod.router=trace,info`; every command refuses another word",
+            ),
+            Variable("DYN_LOGGING_JSONL", "`0`", "`1`: log lines are JSON"),
+            Variable("DYN_LOGGING_CONFIG_PATH", "", "file with levels"),
+            Variable("DYN_LOG_USE_LOCAL_TZ", "`0`", "`1`: local time in log lines"),
+            Variable("DYN_SDK_DISABLE_ANSI_LOGGING", "`0`", "`1`: no colours in log lines"),
+            Variable("NO_COLOR", "", "any text: no colours in log lines"),
+            Variable("TERM", "", "`dumb`: no colours in log lines"),
+            Variable(
+                "DYNAMOD_FEATURES",
+                "",
+                "`-name,-other` switches features off, `none` all of them: [features](features.md)",
+            ),
+        ),
+    ),
+    Group(
+        "Read by commands and Python files",
+        "",
+        (
+            Variable(
+                "DYNAMOD_SOCKET",
+                "in `$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR`, `/run/dynamod`, else in a private temporary folder",
+                "control socket",
+            ),
+            Variable("XDG_RUNTIME_DIR", "", "folder of the control socket where `DYNAMOD_SOCKET` is not set"),
+            Variable(
+                "XDG_STATE_HOME", "`~/.local/state`", "folder of the history of chats, and of data of `dynamo infra`"
+            ),
+            Variable("XDG_CACHE_HOME", "`~/.cache`", "folder of KV blocks in files, and of the shipped model"),
+            Variable(
+                "DYN_DEPLOYMENT_CONFIG", "", "a whole config as JSON; replaces the file and `--Component.key` flags"
+            ),
+            Variable("DYNAMO_HOST", "", "as `dynamo serve --host`"),
+            Variable("DYNAMO_PORT", "", "as `dynamo serve --port`"),
+            Variable("DYNAMO_SERVICE_NAME", "", "as `dynamo serve --service-name`"),
+            Variable(
+                "DYNAMO_IMAGE", "", "`image` of a service whose decorator names none; dynamod does not start images"
+            ),
+            Variable(
+                "DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT",
+                "`30`",
+                "seconds that open requests of a Python file get at its end",
+            ),
+            Variable("PATH", "", "folders of commands, also of `nats-server`, `etcd` and `llama-server`"),
+            Variable("PYTHONPATH", "", "folders of Python files; a daemon that runs from a copy of itself adds one"),
+            Variable("_DYNAMO_RUN_COMPLETE", "", "a line for which `dynamo-run` prints the next words, set by a shell"),
+            Variable("COLUMNS", "width of the terminal", "width of tables, also of tables in a pipe"),
+        ),
+    ),
+    Group(
+        "Read by the frontend",
+        "A key of the config wins over its variable.",
+        (
+            Variable("DYN_HTTP_BODY_LIMIT_MB", "`45`", "largest request body, in megabytes"),
+            Variable("DYN_HTTP_BODIES_LIMIT_MB", "`512`", "largest sum of the bodies in work, in megabytes"),
+            Variable("DYN_HTTP_OVERLOAD_STATUS_CODE", "`503`", "status when no worker can take a request"),
+            Variable(
+                "DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS",
+                "off",
+                "milliseconds between comments on streams without events",
+            ),
+            Variable("DYN_HTTP_ALLOWED_ORIGINS", "", "origins of browser pages that may send requests, with commas"),
+            Variable("DYN_HTTP_GUARD_STATUS", "`false`", "`true`: status routes need a key too"),
+            Variable("DYN_API_KEYS", "", "`/v1/*` asks for one of these keys; with commas"),
+            Variable("DYN_API_KEY_FILE", "", "file of such keys, one per line"),
+            Variable("DYN_CLIENT_KEYS_FILE", "", "file of [client keys](../how-to/api-keys.md) with rate limits"),
+            Variable(
+                "DYN_STRIP_ANTHROPIC_PREAMBLE",
+                "`true`",
+                "the line of agents that differs per session is left out of prompts of `/v1/messages`",
+            ),
+            Variable(
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "`false`", "`true`: clients may load and unload LoRA adapters"
+            ),
+            Variable("DYN_LORA_DIR", "", "folder of LoRA adapters that clients may load"),
+            Variable("DYN_METRICS_PREFIX", "`dynamo_frontend`", "prefix of [metrics](metrics.md)"),
+            Variable("DYN_ENABLE_FORCE_INCLUDE_USAGE", "`false`", "`true`: usage at the end of every stream"),
+            Variable("DYN_MIGRATION_LIMIT", "of the model", "migrations of a request"),
+            Variable("DYN_MIGRATION_MAX_SEQ_LEN", "no limit", "tokens above which an answer does not migrate"),
+        ),
+    ),
+    Group(
+        "Read by downloads of models",
+        "A download runs in the environment of the worker, the command or the Python file. The library "
+        "`huggingface_hub` reads the variables.",
+        (
+            Variable("HF_TOKEN", "", "token for gated and private models", "huggingface_hub"),
+            Variable("HF_ENDPOINT", "`https://huggingface.co`", "another hub", "huggingface_hub"),
+            Variable("HF_HOME", "`~/.cache/huggingface`", "folder of the cache and the token", "huggingface_hub"),
+            Variable("HF_HUB_CACHE", "`$HF_HOME/hub`", "folder of the cache", "huggingface_hub"),
+            Variable("HF_HUB_OFFLINE", "`0`", "`1`: only the cache", "huggingface_hub"),
+        ),
+    ),
+    Group(
+        "Read by engines",
+        "An OpenAI server as engine reads its key from the variable that the argument `api_key_env` names, like "
+        "`OPENAI_API_KEY`. Engines have variables of their own, which they read themselves.",
+        (
+            Variable("DYN_TOKEN_ECHO_DELAY_MS", "`10`", "milliseconds between tokens of the echo engines"),
+            Variable(
+                "DYN_KVBM_CPU_CACHE_GB",
+                "`0`",
+                "gigabytes of KV blocks in memory of the host, for workers whose `engine_args` lack `kv_host_gb`",
+            ),
+            Variable(
+                "DYN_KVBM_DISK_CACHE_GB",
+                "`0`",
+                "gigabytes of KV blocks in files, for workers whose `engine_args` lack `kv_disk_gb`",
+            ),
+            Variable(
+                "RAYON_NUM_THREADS",
+                "`OMP_NUM_THREADS`, else one less than the cores",
+                "threads of mistral.rs on a CPU; `1` is much faster for small models on busy machines",
+            ),
+            Variable("OMP_NUM_THREADS", "the cores", "threads of llama.cpp on a CPU"),
+        ),
+    ),
+    Group(
+        "Set by dynamod for its processes",
+        "",
+        (
+            Variable("DYNAMO_SERVICE_CONFIG", "", "the configuration of all components as JSON"),
+            Variable("DYNAMOD_LOG_PIPE", "", "`1`: the daemon reads the log lines of the process"),
+        ),
+    ),
+    Group(
+        "Set by dynamod for libraries, unless already set",
+        "",
+        (
+            Variable("VLLM_WORKER_MULTIPROC_METHOD", "`spawn`", "a fork would take locks and sockets along"),
+            Variable("VLLM_LOGGING_LEVEL", "`WARNING`", "`INFO` with the log level `debug`"),
+            Variable("VLLM_NO_USAGE_STATS", "`1`", "vLLM reports nothing to its makers"),
+            Variable("VLLM_CPU_OMP_THREADS_BIND", "`nobind`", "other processes use the cores of a CPU too"),
+            Variable("VLLM_RPC_BASE_PATH", "private folder", "sockets of vLLM"),
+            Variable("VLLM_CPU_KVCACHE_SPACE", "a share of the memory", "gigabytes of KV cache on a CPU"),
+            Variable("VLLM_NIXL_SIDE_CHANNEL_HOST", "address of this machine", "address for NIXL hand-offs"),
+            Variable("VLLM_NIXL_SIDE_CHANNEL_PORT", "a free port", "port for NIXL hand-offs"),
+            Variable("SGLANG_USE_CPU_ENGINE", "`1` without a GPU", "SGLang computes on the CPU"),
+            Variable("SGLANG_BLOCK_NONZERO_RANK_CHILDREN", "`0`", "a further node says that it has loaded"),
+            Variable("TORCHDYNAMO_DISABLE", "`1` on a CPU", "nothing is compiled"),
+            Variable("TORCHINDUCTOR_CACHE_DIR", "temporary folder of the user", "compiled kernels stay"),
+            Variable("TMPDIR", "private folder", "sockets of engines"),
+            Variable("OPENBLAS_NUM_THREADS", "`1`", "threads of the forecasts of a planner"),
+            Variable("NIXL_LOG_LEVEL", "`WARN`", "level of NIXL's log"),
+            Variable("RUST_LOG", "`warn`", "level of mistral.rs' log"),
+            Variable("GGML_NO_BACKTRACE", "`1`", "llama.cpp starts no debugger when it aborts"),
+            Variable("GRPC_VERBOSITY", "`ERROR`", "the client of etcd writes no lines about handshakes"),
+            Variable("HF_HUB_DISABLE_PROGRESS_BARS", "`1`", "progress is shown in log lines"),
+            Variable("HF_HUB_VERBOSITY", "`error`", "the last error is said once"),
+        ),
+    ),
+)
+"""All variables, by their readers. The page shows the clocks of processes in a table of their own."""
+
+CLOCKS = {
+    "heartbeat_timeout": "without a heartbeat and without work: the process is stuck",
+    "stall_timeout": "in an engine step without progress and without work: the process is stuck",
+    "compute_timeout": "in a step that computes without progress (at least 20 times the usual time): the process is "
+    "stuck",
+    "slow_timeout": "a step is slow after this time, if it also takes 8 times the usual time",
+    "kill_timeout": "a stuck process is killed and started again",
+}
+"""What each clock means, by its key."""
+
+
+def clock_default(key: str) -> str:
+    """Seconds of a clock where nothing is set."""
+    value = getattr(Clocks(), SETTINGS[key])
+    return "4 times the heartbeat timeout" if value is None else f"`{value:g}`"
+
+
+_FAMILY = re.compile(
+    r"_?(DYN|DYNAMO|DYNAMOD|NATS|ETCD|HF|VLLM|SGLANG|NIXL|OMP|RAYON|OPENBLAS|CUDA|XDG|KUBERNETES|TORCH\w*|GRPC|GGML|"
+    r"OPENAI|ANTHROPIC|LISTEN|WATCHDOG|NOTIFY)_[A-Z0-9_]*[A-Z0-9]"
+)
+"""Names that are variables wherever they stand alone in a text of the code."""
+_NAME = re.compile(r"_?[A-Z][A-Z0-9_]*")
+_ENVIRONMENTS = {"environ", "env", "variables", "wanted"}
+_READERS = {"get", "pop", "setdefault", "getenv"}
+_PAIRS = ("NATS_AUTH", "ETCD_AUTH")
+"""Beginnings of names to which `user_and_password` adds `_USERNAME` and `_PASSWORD`."""
+
+
+@cache
+def read() -> dict[str, list[str]]:
+    """Each variable that the code names, with the files."""
+    found: dict[str, set[str]] = {}
+    constants = _constants()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for name in names(ast.parse(path.read_text(encoding="utf-8")), constants):
+            found.setdefault(name, set()).add(str(path.relative_to(PACKAGE)))
+    for prefix in _PAIRS:
+        files = found.pop(prefix)
+        for name in (f"{prefix}_USERNAME", f"{prefix}_PASSWORD"):
+            found.setdefault(name, set()).update(files)
+    for key in SETTINGS:
+        found.setdefault(f"DYNAMOD_{key.upper()}", set()).add("runtime/liveness.py")
+    for name in (*OF_FRONTENDS, *OF_PROCESSORS, *(one.variable for one in options().values() if one.variable)):
+        found.setdefault(name, set()).add("settings")
+    return {name: sorted(files) for name, files in found.items()}
+
+
+def _constants() -> dict[str, set[str]]:
+    """Texts of constants, by the name of the constant, of all modules."""
+    found: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))):
+                    found.setdefault(name, set()).add(text)
+    return found
+
+
+def names(tree: ast.Module, constants: dict[str, set[str]]) -> Iterator[str]:
+    """Each variable that a module names. `constants`: texts of constants, by name."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if _FAMILY.fullmatch(text):
+                yield text
+            case ast.Call(func=ast.Attribute(attr=attr, value=where), args=[first, *_]) if attr in _READERS:
+                yield from _texts(where, first, constants)
+            case ast.Subscript(value=where, slice=index):
+                yield from _texts(where, index, constants)
+            case ast.Compare(left=first, ops=[ast.In() | ast.NotIn()], comparators=[where]):
+                yield from _texts(where, first, constants)
+
+
+def _texts(where: ast.expr, name: ast.expr, constants: dict[str, set[str]]) -> Iterator[str]:
+    """The name of a variable that an expression reads from an environment; a constant may have it."""
+    last = where.attr if isinstance(where, ast.Attribute) else getattr(where, "id", "")
+    if last not in _ENVIRONMENTS and last != "os":
+        return
+    texts = {name.value} if isinstance(name, ast.Constant) else constants.get(getattr(name, "id", ""), set())
+    yield from (text for text in texts if isinstance(text, str) and _NAME.fullmatch(text))
