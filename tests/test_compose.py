@@ -1,4 +1,4 @@
-"""`deploy/docker-compose.yml` starts the two servers that the original's guide starts, as far as a file can show it."""
+"""`deploy/docker-compose.yml` starts the two servers of NVIDIA Dynamo's guide, as far as a file can show it."""
 
 import re
 from pathlib import Path

@@ -1,10 +1,13 @@
 """Docstrings, logs and errors are written in nouns: words for nobody in particular are banned, package by package.
 
-Documents and help texts are in plain English: words in a sense that only German has are banned.
+Documents, help texts, docstrings, comments, logs and errors are in plain English: words in a sense that only German has
+are banned.
 """
 
 import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,7 @@ def test_what_the_rule_finds() -> None:
 
 TRANSLATED = {
     "behind": "after, for, with",
+    "beside": "next to, alongside, in addition to, together with",
     "by itself": "on its own, automatically, by default",
     "by themselves": "on their own, automatically",
     "in place of": "instead of",
@@ -61,7 +65,7 @@ TRANSLATED = {
     "goes on": "continues",
     "going on": "continuing",
     "went on": "continued",
-    "for ever": "without end",
+    "for ever": "forever, without end",
     "but for": "except",
     "the original": "NVIDIA Dynamo",
 }
@@ -73,7 +77,9 @@ LITERAL = {
 }
 """Where such a word is a name, or meant literally: part of the line, by file."""
 
-GERMAN = re.compile(r"\b(" + "|".join(TRANSLATED).replace(" ", r"\s+") + r")\b", re.IGNORECASE)
+GERMAN = re.compile(r"\b(" + "|".join(TRANSLATED).replace(" ", r"\s+") + r")\b(?!-| model)", re.IGNORECASE)
+CODE = re.compile(r"`[^`\n]*`")
+"""Names of fields and of files, between backquotes in docstrings and comments."""
 
 
 def documents() -> list[Path]:
@@ -98,12 +104,43 @@ def test_documents_are_in_plain_english() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def commented(path: Path) -> list[str]:
+    """The comments of a module; lines that follow each other are one text."""
+    texts, last = list[str](), 0
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type == tokenize.COMMENT:
+            text = token.string.lstrip("# ")
+            if texts and token.start[0] == last + 1:
+                texts[-1] += f" {text}"
+            else:
+                texts.append(text)
+            last = token.start[0]
+    return texts
+
+
+@pytest.mark.parametrize("package", DONE)
+def test_code_is_in_plain_english(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)}: {place}"
+        for path in sorted((PACKAGE / package).rglob("*.py"))
+        for text in (*said(path), *commented(path))
+        for place in translated(CODE.sub("NAME", text))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_exceptions_are_still_needed() -> None:
     assert not [file for file, line in LITERAL.items() if not translated(line) or line not in (ROOT / file).read_text()]
 
 
 def test_what_the_words_find() -> None:
-    for text in ("it goes\non for ever", "By itself it is off", "the original's flags", "a list in place of a set"):
+    for text in (
+        "it goes\non for ever",
+        "By itself it is off",
+        "the original's flags",
+        "a list in place of a set",
+        "beside it",
+    ):
         assert translated(text), text
-    for text in ("a hundred originals", "an original text", "beyond", "but four"):
+    for text in ("a hundred originals", "an original text", "beyond", "but four", "beside-dynamo.svg", "besides"):
         assert not translated(text), text

@@ -19,7 +19,7 @@ def handle(method: F) -> F:
     """Mark a method `async def name(self, message: SomeType)` as the receiver of messages of that type (or union).
 
     What it returns is the reply to an `ask`; returning an exception makes the ask raise it, which is how an expected
-    failure is answered. A future that it returns is the reply later: the actor goes on, and the future is cancelled
+    failure is answered. A future that it returns is the reply later: the actor continues, and the future is cancelled
     when the asker leaves. Raising crashes the actor.
     """
     method.__actor_lane__ = "messages"  # type: ignore[attr-defined]
@@ -49,8 +49,8 @@ class Actor:
     """State, a mailbox and one task. Subclass it, mark receivers with `@handle`, keep all else private.
 
     Life: `started` -> Ready, one message at a time -> (Draining) -> `stopping`. An actor handles one message after
-    another; what must go on beside that is a helper task (`self.context.task`) which ends with the actor, and whose
-    exception crashes it.
+    another; what must continue in addition to that is a helper task (`self.context.task`) which ends with the actor,
+    and whose exception crashes it.
     """
 
     mailbox_capacity: ClassVar[int] = 64
@@ -77,15 +77,15 @@ class Actor:
         """Runs before the first message; the actor is Ready when it returns. An exception counts as a crash."""
 
     async def drained(self) -> None:
-        """Runs when the actor drains, after its last message: return when work beside the mailbox is done."""
+        """Runs when the actor drains, after its last message: return when work alongside the mailbox is done."""
 
     async def stopping(self, reason: Reason) -> None:
         """Runs once at the end whatever the reason, within the shutdown timeout. Free what `started` took."""
 
     def statistics(self) -> msgspec.Struct | None:
-        """What the actor counts beside the kernel, None if nothing. Fields of type `Total` only grow."""
+        """What the actor counts in addition to the kernel, None if nothing. Fields of type `Total` only grow."""
         return None
 
     def inspection(self) -> dict[str, Any]:
-        """What `inspect` shows beside the kernel's own facts. Must not block, must not contain payloads."""
+        """What `inspect` shows in addition to the kernel's own facts. Must not block, must not contain payloads."""
         return {}

@@ -67,7 +67,7 @@ class ActorStatistics(msgspec.Struct, frozen=True):
     current_age: Annotated[
         float | None, Meta(description="Age of the message that the actor handles now.", extra={"unit": "seconds"})
     ]
-    tasks: Annotated[int, Meta(description="Tasks that the actor runs beside its handler.")]
+    tasks: Annotated[int, Meta(description="Tasks that the actor runs alongside its handler.")]
     age: Annotated[float, Meta(description="Time since the actor was started.", extra={"unit": "seconds"})]
 
 
@@ -89,7 +89,7 @@ class Context:
         return self.system.now()
 
     def task(self, work: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
-        """Run `work` beside the mailbox as long as the actor lives; its exception crashes the actor."""
+        """Run `work` alongside the mailbox as long as the actor lives; its exception crashes the actor."""
         return self.cell.spawn(work, name)
 
     def child(self, name: str, actor: Actor) -> "Ref":
@@ -97,7 +97,7 @@ class Context:
         return self.cell.start_child(name, actor)
 
     def watch(self, ref: "Ref") -> None:
-        """Have `Terminated` delivered to this actor when the incarnation behind `ref` ends (at once if it has)."""
+        """Have `Terminated` delivered to this actor when the incarnation of `ref` ends (at once if it has)."""
         self.system.watch(ref, lambda notice: self.cell.mailbox.put_control(Envelope(notice)))
 
     def stop(self) -> None:

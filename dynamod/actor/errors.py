@@ -7,7 +7,7 @@ ActorError
   + DeadlineExceeded   an ask's deadline passed; the receiver is interrupted
   + AskCycle           the ask would wait for an actor that already waits for this one
   + RestartLimit       a supervisor saw more crashes than its intensity allows
-  + StreamGap          a stream lost items (an offset lies behind the end of what arrived)
+  + StreamGap          a stream lost items (an offset lies beyond the end of what arrived)
 """
 
 from dataclasses import dataclass

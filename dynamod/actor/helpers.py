@@ -1,4 +1,4 @@
-"""The tasks of one actor beside the task that handles its messages."""
+"""The tasks of one actor alongside the task that handles its messages."""
 
 import asyncio
 import contextvars

@@ -27,7 +27,7 @@ class MailboxStatistics(msgspec.Struct, frozen=True):
 class Mailbox(Generic[T, C]):
     """Two lanes with one reader.
 
-    `put` waits while the message lane is full and is safe to cancel: a cancelled sender leaves nothing behind.
+    `put` waits while the message lane is full and is safe to cancel: a cancelled sender leaves no message.
     `put_control` never waits: control (stop, drain, inspect, death notices) must pass a full mailbox.
     """
 

@@ -1,7 +1,7 @@
 """When to restart a child: the supervisor's decision as a pure function of its state and one event.
 
 `decide(policy, state, event, random) -> (state, effect)`; the supervisor performs the effect. Each child is
-restarted by itself. Terms are OTP's: intensity, period, permanent, temporary.
+restarted on its own. Terms are OTP's: intensity, period, permanent, temporary.
 """
 
 import random as random_module
@@ -38,7 +38,7 @@ class Policy:
     """How a supervisor reacts. More than `intensity` restarts within `period` seconds is the limit.
 
     At the limit the supervisor itself crashes (`escalate`), or, without, only the child is given up as Fatal; the
-    limit is then counted for each child by itself, and a child that has been Ready is never given up.
+    limit is then counted for each child on its own, and a child that has been Ready is never given up.
     """
 
     intensity: int = 3
@@ -79,7 +79,7 @@ class State:
         raise KeyError(name)
 
     def with_child(self, new: Child) -> "State":
-        """The state with `new` in place of the child of its name, or behind all others."""
+        """The state with `new` instead of the child of its name, or after all others."""
         if any(child.name == new.name for child in self.children):
             return replace(self, children=tuple(new if c.name == new.name else c for c in self.children))
         return replace(self, children=(*self.children, new))

@@ -104,7 +104,7 @@ class System:
         return supervisor
 
     def supervisor_of(self, ref: Ref) -> Supervisor | None:
-        """The supervisor behind `ref`, None while it does not run."""
+        """The supervisor of `ref`, None while it does not run."""
         cell = self.cell(ref)
         return cell.actor if cell is not None and cell.alive and isinstance(cell.actor, Supervisor) else None
 
@@ -127,7 +127,7 @@ class System:
         return cell.state != "Stopped"
 
     async def ended(self, ref: Ref) -> Reason:
-        """Wait until the incarnation behind `ref` has ended."""
+        """Wait until the incarnation of `ref` has ended."""
         done: asyncio.Future[Reason] = self._loop.create_future()
 
         def resolve(notice: Terminated) -> None:
@@ -138,7 +138,7 @@ class System:
         return await done
 
     def reason_of(self, ref: Ref) -> Reason | None:
-        """Why the incarnation behind `ref` ended, if it was among the last to end."""
+        """Why the incarnation of `ref` ended, if it was among the last to end."""
         return self.live.reasons.get((ref.path, ref.incarnation))
 
     def ref(self, path: str) -> Ref:
@@ -146,7 +146,7 @@ class System:
         return Ref(path, None, self)
 
     def watch(self, ref: Ref, watcher: Callable[[Terminated], None]) -> None:
-        """Call `watcher` exactly once when the incarnation behind `ref` ends; at once when it is not there."""
+        """Call `watcher` exactly once when the incarnation of `ref` ends; at once when it is not there."""
         cell = self.cell(ref)
         if cell is None:
             watcher(Terminated(ref, Unreachable("not running")))

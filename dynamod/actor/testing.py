@@ -1,6 +1,6 @@
 """Virtual time: a loop whose clock jumps to the next timer, so that tests of timeouts take no wall time.
 
-`run(main)` runs a coroutine in such a loop and fails when a task is left over. A test that would wait for ever (no
+`run(main)` runs a coroutine in such a loop and fails when a task is left over. A test that would wait forever (no
 timer, nothing ready) raises Deadlock instead of hanging. Sockets and threads do not belong into virtual time.
 """
 
@@ -62,7 +62,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` in virtual time and return its result. Raises LeakedTasks when it leaves a task behind."""
+    """Run `main` in virtual time and return its result. Raises LeakedTasks when it leaves a task running."""
     loop = VirtualLoop()
     try:
         asyncio.set_event_loop(loop)

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 async def last_work(thread: ThreadPoolExecutor, work: Callable[[], object], seconds: float) -> bool:
-    """Have a thread do its last work, behind what it does now; whether it was done within so many seconds.
+    """Have a thread do its last work, after what it does now; whether it was done within so many seconds.
 
-    A thread that hangs is left behind. What `work` raises is raised here.
+    A thread that hangs is given up. What `work` raises is raised here.
     """
     done = thread.submit(work)
     thread.shutdown(wait=False)

@@ -61,7 +61,7 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except Exception as error:
-        # typer carries click inside itself or beside itself, by its version: its errors are known by their form
+        # typer carries click inside itself or requires it, by its version: its errors are known by their form
         if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
             raise
         text = error.format_message()
@@ -196,7 +196,7 @@ def explain(
 def restart(component: Component, timeout: Finish = FINISH, socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Restart a component's processes, one after the other; open streams finish first.
 
-    A frontend is replaced when its successor listens, and finishes its streams beside it.
+    A frontend is replaced when its successor listens, and finishes its streams alongside it.
     """
     from .show import left
 

@@ -1,7 +1,7 @@
 """The daemon of the node for a command: the one that runs, or one that is forked here.
 
 The fork comes before the command starts any thread or event loop. The daemon's first session is a socket pair between
-the two, so that it ends by itself when the command does, and says on it why it cannot start.
+the two, so that it ends on its own when the command does, and says on it why it cannot start.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _early: Attachment | None = None
 
 
 def attach_early(argv: Sequence[str], kinds: Sequence[str]) -> None:
-    """Called by a command that will serve for certain, as soon as that is known: the rest goes on beside the daemon.
+    """Called by a command that will serve for certain, as soon as that is known: the rest runs alongside the daemon.
 
     A mistake is an error when the attachment is taken.
     """

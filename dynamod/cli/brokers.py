@@ -23,7 +23,7 @@ from dynamod.message.errors import UserError
 from dynamod.message.install import extra_hint
 
 GRACE = 10.0
-"""Seconds that a server gets to end by itself."""
+"""Seconds that a server gets to end on its own."""
 NATS, ETCD = "nats-server", "etcd"
 VARIABLES = {NATS: "NATS_SERVER", ETCD: "ETCD_ENDPOINTS"}
 
@@ -100,7 +100,7 @@ def up(
     wait: float = 20.0,
     say: Callable[[str], object] = lambda _line: None,
 ) -> list[Server]:
-    """Start what does not run yet and wait until both are healthy. Raises UserError with nothing left behind."""
+    """Start what does not run yet and wait until both are healthy. Raises UserError and leaves nothing running."""
     folder = folder.absolute()
     known = running(folder)
     ports = {NATS: nats_port, ETCD: etcd_port}

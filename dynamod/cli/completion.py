@@ -4,7 +4,7 @@ COMPLETE = "_DYNAMO_RUN_COMPLETE"
 """Variable with a line up to the cursor: `dynamo-run` prints the words that may stand there, one per line."""
 
 SCRIPTS = {
-    # bash takes a word to begin behind = and :
+    # bash takes a word to begin after = and :
     "bash": f"""\
 _dynamo_run() {{
     local line="${{COMP_LINE:0:COMP_POINT}}" IFS=$'\\n'

@@ -45,7 +45,7 @@ Runs one engine. Words and flags may come in any order.
   in=text                       a chat in the terminal (default there)
   in=stdin                      stdin is one prompt, the answer goes to stdout (default without a terminal)
   in=batch:FILE                 asks each line {{"text": "..."}} of FILE (or a request in OpenAI's batch form), writes
-                                FILE's name with .output.jsonl beside it, in the same order
+                                FILE's name with .output.jsonl next to it, in the same order
   in=http                       an OpenAI server
   in=dyn://ns.component.endpoint  a worker that frontends find, here and on other nodes
   in=none                       a node of an engine that runs on several, with --node-rank 1 and above

@@ -365,7 +365,7 @@ def _has_terminal() -> bool:
 
 
 def _reap(pid: int) -> None:
-    """Wait a moment for a daemon of ours that ends with us; one that others use goes on."""
+    """Wait a moment for a daemon of ours that ends with us; one that others use continues."""
     end = time.monotonic() + 1.0
     while pid and time.monotonic() < end:
         try:

@@ -258,7 +258,7 @@ def _engine_args(engine: str, arguments: RunArguments) -> dict[str, Any]:
 
 
 def _argv(arguments: RunArguments) -> list[str]:
-    """What a user's file finds in sys.argv, in the original's order: flags of ours, then what stands behind `--`."""
+    """What a user's file finds in sys.argv, in NVIDIA Dynamo's order: flags of ours, then what follows `--`."""
     words = {"model_path": arguments.model, **{name: getattr(arguments.flags, name) for name in ARGV}}
     given = ((f"--{name.replace('_', '-')}", str(value)) for name, value in words.items() if value not in (None, ""))
     return [*chain.from_iterable(given), *arguments.rest]

@@ -1,4 +1,4 @@
-"""Plain text tables, in the form that the original prints; durations in them."""
+"""Plain text tables, in the form that NVIDIA Dynamo prints; durations in them."""
 
 from collections.abc import Sequence
 

@@ -110,7 +110,7 @@ class _Live:
                 answer = _look(self._control)
             except UserError as error:
                 answer = error
-            except Exception as error:  # whatever it is, the view goes on and says so
+            except Exception as error:  # whatever it is, the view continues and says so
                 answer = UserError(f"{type(error).__name__}: {error}")
             with contextlib.suppress(RuntimeError):  # the view has ended
                 loop.call_soon_threadsafe(self._take, answer)

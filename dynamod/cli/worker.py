@@ -104,7 +104,7 @@ def sort(words: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[st
 
 
 def model_at_end(rest: Sequence[str]) -> tuple[str, list[str]]:
-    """The model that stands behind a flag without a value, which only the engine knows to have none; and other words.
+    """The model that follows a flag without a value, which only the engine knows to have none; and other words.
 
     Empty where the last word is no path on this machine and no model of Hugging Face.
     """
@@ -121,7 +121,7 @@ def _spelled(word: str) -> str:
 
 
 def own_arguments(engine: str, words: Sequence[str]) -> dict[str, Any]:
-    """What stands behind `--` of `dynamo-run`, as arguments of the engine. Raises UserError."""
+    """What follows `--` of `dynamo-run`, as arguments of the engine. Raises UserError."""
     p = Parser(prog="dynamo-run", usage=argparse.SUPPRESS, add_help=False, allow_abbrev=False)
     own = OwnFlags(engine, p)
     return own.given(own.parse(words))

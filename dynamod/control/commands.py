@@ -25,7 +25,7 @@ def known() -> Iterable[Command[Any, Any]]:
 
 
 class Commands:
-    """Answers commands by their names. Component names may have the name of a graph before them, and a number behind.
+    """Answers commands by their names. Component names may have a graph's name before them, and a number after them.
 
     For instance `agg/Worker.0`.
     """

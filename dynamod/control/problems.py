@@ -14,7 +14,7 @@ from .answers import Problem
 _STATES = {
     "Fatal": ("has failed for good", "correct the cause, then dynamo restart {component}"),
     "Restarting": ("has ended and is started again", "see dynamo logs {component}"),
-    "Silent": ("is unresponsive", "it is killed and restarted by itself (kill_timeout); dynamo inspect shows where"),
+    "Silent": ("is unresponsive", "it is killed and restarted on its own (kill_timeout); dynamo inspect shows where"),
 }
 
 

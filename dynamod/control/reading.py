@@ -25,7 +25,7 @@ from .names import UnknownName, is_of, known, means
 from .vitals import vitals
 
 OWN = "dynamod"
-"""What the daemon itself is called beside the component processes."""
+"""What the daemon itself is called in addition to the component processes."""
 
 
 async def status(context: CommandContext, _arguments: NoArguments) -> Status:

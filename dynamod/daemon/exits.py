@@ -37,7 +37,7 @@ def crash(code: int, *, left: bool, out_of_memory: bool) -> str:
 
 
 class ExitWatch:
-    """The exit code of a process that is no child of ours. Linux 6.15 and later keep it behind a process descriptor."""
+    """The exit code of a process that is no child of ours. Linux 6.15 and later keep it with a process descriptor."""
 
     def __init__(self, pid: int) -> None:
         self._fd = -1

@@ -208,7 +208,7 @@ class Connection:
         server.changed()
 
     async def _exited(self, lease: int) -> None:
-        """Say that the process has gone, and why if it crashed: others then know how to go on with its requests."""
+        """Say that the process has gone, and why if it crashed: others then know how to continue with its requests."""
         server = self._server
         left = not any(key.startswith(INSTANCES) for key in server.registry.keys_of(lease))
         server.exited(lease, await self.owner.cause(left) if self.owner.cause is not None else "")

@@ -175,7 +175,7 @@ class Node(Actor):
 
 
 def _clocks() -> Clocks:
-    """How long processes that came by themselves may be without a heartbeat: as the environment says, if it can."""
+    """How long processes that came on their own may be without a heartbeat: as the environment says, if it can."""
     try:
         return clocks_of(())
     except UserError as error:

@@ -37,7 +37,7 @@ STOP_GRACE = 3.0
 
 
 class ProcessEnded(DynamodError):
-    """A component process ended by itself. `permanent`: it said that another start cannot help."""
+    """A component process ended on its own. `permanent`: it said that another start cannot help."""
 
     def __init__(self, message: str, *, permanent: bool) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class ProcessFacts(Activity, frozen=True):
 
 
 class ProcessRecord:
-    """What is known of one process, published for reading: an actor of ours owns it, or it came by itself."""
+    """What is known of one process, published for reading: an actor of ours owns it, or it came on its own."""
 
     def __init__(self, name: str, pid: int = 0, connection: Connection | None = None) -> None:
         self.name, self.pid, self.connection = name, pid, connection
@@ -237,7 +237,7 @@ class Process(Actor):
         return self._killed or crash(child.returncode, left=left, out_of_memory=memory_kills() > self._memory_kills)
 
     def _disconnected(self) -> None:
-        """A child ends by itself behind its connection, unless it is stopped or hangs: nothing else would tell then."""
+        """A child ends on its own after its connection, unless it is stopped or hangs: nothing else would tell then."""
         if self.context.cell.alive and not self._exited.is_set():
             self.context.task(self._end_disconnected(self._launch.clocks.until_kill), "end of a process")
 

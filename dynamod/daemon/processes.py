@@ -91,7 +91,7 @@ class Processes:
             await self.ready(ref)
 
     async def succeed(self, running: Running, index: int, timeout: float) -> None:
-        """Start the next process of a replica beside the one that serves; when it is Ready that one leaves.
+        """Start the next process of a replica alongside the one that serves; when it is Ready that one leaves.
 
         The old one finishes its streams on its own time. Raises ActorUnreachable with nothing changed.
         """

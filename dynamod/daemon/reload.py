@@ -1,4 +1,4 @@
-"""A graph follows its file: what has changed restarts, the rest goes on.
+"""A graph follows its file: what has changed restarts, the rest continues.
 
 Only graphs that a file names are touched, never graphs that were handed over. Of one that has changed, the process
 groups that differ are restarted (`GraphRunner.change`).

@@ -67,7 +67,7 @@ class GraphRunner:
         self._stopping = asyncio.Lock()
 
     async def start(self) -> None:
-        """Bind the ports, take the GPUs, start all processes. Raises UserError with nothing left behind."""
+        """Bind the ports, take the GPUs, start all processes. Raises UserError and leaves nothing running."""
         try:
             require_some(self.graph, self.node.name)
             for group in groups(self.graph, self.node.name):

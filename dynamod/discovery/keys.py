@@ -12,7 +12,7 @@ CARDS = "v1/mdc/"
 SHARED = "v1/"
 """Keys that nodes publish to each other begin so; all others stay in the node."""
 OPERATOR_SETTINGS = "public/components/disagg_router/models/chat/"
-"""Operators put settings here into etcd, by model: the original's key. Nodes only read it."""
+"""Operators put settings here into etcd, by model: NVIDIA Dynamo's key. Nodes only read it."""
 PARKED = "v1/parked/"
 """Models whose workers are started by a request for the model: `v1/parked/{lease in hex}/{component}`."""
 WANTED = "v1/wanted/"
@@ -114,7 +114,7 @@ def slow_key(lease: int) -> str:
 
 def place_of(where: Address | Instance) -> str:
     """What the keys of all instances of an endpoint have in common: `{namespace}/{component}/{endpoint}`."""
-    endpoint = where.endpoint.replace("/", "%2F")  # the original has an endpoint called chat/completions
+    endpoint = where.endpoint.replace("/", "%2F")  # NVIDIA Dynamo has an endpoint called chat/completions
     return f"{where.namespace}/{where.component}/{endpoint}"
 
 

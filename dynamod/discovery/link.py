@@ -1,6 +1,6 @@
 """The registry as a process of the node sees it: over its connection to the daemon.
 
-When the daemon ends, a process that it started ends too. A user's file goes on: its view stays, and once a daemon is
+When the daemon ends, a process that it started ends too. A user's file continues: its view stays, and once a daemon is
 there again, it greets with the lease it had, puts its keys again and compares the new snapshot with what it knew. Keys
 that are missing stay for `GRACE` seconds, because their owners have to come back too.
 """

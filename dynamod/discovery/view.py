@@ -117,7 +117,7 @@ class View:
     def on_model(self, watcher: ModelWatcher) -> None:
         """Call `watcher(name, card)` when a model's first instance comes, `watcher(name, None)` when its last goes.
 
-        Also with another card when the files behind the name have changed, and no instance with the old ones is left.
+        Also with another card when the files of the name have changed, and no instance with the old ones is left.
         """
         self._on_model.append(watcher)
 

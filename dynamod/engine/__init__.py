@@ -1,1 +1,1 @@
-"""Engines: what turns a request into tokens or text, each behind the same interface, loaded lazily by name."""
+"""Engines: what turns a request into tokens or text, each with the same interface, loaded lazily by name."""

@@ -163,7 +163,7 @@ class Engine(ABC, Generic[RequestT]):
         return
 
     async def _model_card(self, path: Path | None = None, **fields: Any) -> ModelCard:
-        """The card of a model with files, read in a thread. `path`: in place of the option. Raises UserError.
+        """The card of a model with files, read in a thread. `path`: instead of the option. Raises UserError.
 
         `fields`: further ones of `read_card`.
         """

@@ -1,6 +1,6 @@
 """The echo engines: they answer with the prompt, at a set speed. For tests, benchmarks and a first look.
 
-`echo_core` sits behind the preprocessor and returns the prompt's token ids; `echo_full` takes the request as it came
+`echo_core` comes after the preprocessor and returns the prompt's token ids; `echo_full` takes the request as it came
 and returns the last user message character by character. `DYN_TOKEN_ECHO_DELAY_MS` (default 10) is the time between
 tokens; 0 means as fast as the loop turns. Every step serves all running streams, as a batching engine does.
 """

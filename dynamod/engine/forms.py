@@ -1,4 +1,4 @@
-"""What engines share that choose tokens by themselves and keep to forms of answers."""
+"""What engines share that choose tokens on their own and keep to forms of answers."""
 
 from typing import TYPE_CHECKING
 

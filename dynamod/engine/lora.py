@@ -16,7 +16,7 @@ CONFIG, WEIGHTS = "adapter_config.json", ("adapter_model.safetensors", "adapter_
 
 
 LATE = 5.0
-"""Seconds that an adapter stays loaded behind its unloading, for requests on their way."""
+"""Seconds that an adapter stays loaded after its unloading, for requests on their way."""
 
 
 class AdapterSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -123,7 +123,7 @@ def default(model: str) -> str:
 
 
 def canonical(name: str) -> str:
-    """The engine's own name for what was typed, without what is behind a colon. Raises UserError."""
+    """The engine's own name for what was typed, without what comes after a colon. Raises UserError."""
     name, _, file = name.partition(":")
     name = _own_name(name)
     if ENGINES[name].file and not file:
@@ -142,12 +142,12 @@ def _own_name(name: str) -> str:
 
 
 def behind(name: str) -> str:
-    """What stands behind the colon: `my_engine.py` in `pystr:my_engine.py`; empty without one."""
+    """What follows the colon: `my_engine.py` in `pystr:my_engine.py`; empty without one."""
     return name.partition(":")[2]
 
 
 def arguments_with(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's own arguments, with what stands behind the colon among them."""
+    """The engine's own arguments, with what follows the colon among them."""
     return {**arguments, ENGINES[canonical(name)].behind: behind(name)} if behind(name) else dict(arguments)
 
 
@@ -211,7 +211,7 @@ def _lacks(module: str, python: str, environ: Mapping[str, str]) -> bool:
 
 
 def engine_class(name: str, arguments: Mapping[str, Any] = MappingProxyType({})) -> "type[Engine[Any]]":
-    """The class behind a name. `arguments`: the engine's own. Raises UserError, also for a missing extra."""
+    """The class for a name. `arguments`: the engine's own. Raises UserError, also for a missing extra."""
     require_installed(name)
     entry = ENGINES[_own_name(name)]
     vectors = entry.vectors.target if entry.vectors is not None else ""

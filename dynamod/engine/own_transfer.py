@@ -1,4 +1,4 @@
-"""Engines that move the KV blocks of prompts by themselves, from the instance that computes to the one that answers.
+"""Engines that move the KV blocks of prompts on their own, from the instance that computes to the one that answers.
 
 The one that computes says what the other one must know (`Handoff.params`). The one that answers gets that with its
 request, and its engine fetches the blocks. With *pull* it is said when the prompt has been computed, with *rendezvous*

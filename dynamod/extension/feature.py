@@ -19,7 +19,7 @@ class Feature:
     Extension points are functions, so that a process imports only what it uses. `endpoints` gives objects of
     `ingress.api.endpoint.Endpoint` for the HTTP API. `part` makes what the feature keeps in each HTTP server, of the
     server's `http.settings.FrontendSettings`; endpoints find it in `Frontend.parts`. `commands` gives, by the word
-    behind `dynamo`, what makes the typer application of that word. An application whose only command has that name adds
+    after `dynamo`, what makes the typer application of that word. An application whose only command has that name adds
     this command.
     """
 
@@ -33,7 +33,7 @@ class Feature:
     serve: Callable[[Any, Any, Sequence[Any]], None] | None = None
     """Gets `ingress.api.endpoint.Frontend`, `http.server.Server` and the endpoints of each HTTP server that is made.
 
-    Appends to `Server.background` (work beside requests) and `Server.collectors` (metric families).
+    Appends to `Server.background` (work alongside requests) and `Server.collectors` (metric families).
     """
     settings: Mapping[str, type[Any]] = field(default_factory=dict[str, type[Any]])
     """By the `SECTION` of a struct of settings in the core: a struct whose fields are keys of that section.
@@ -63,7 +63,7 @@ class Feature:
     controls: "Callable[[], Sequence[CommandHandler[Any, Any]]]" = tuple
     """Gives the commands of the control socket, with what answers them in the daemon."""
     roles: tuple[str, ...] = ()
-    """Roles that workers may have beside `aggregated`."""
+    """Roles that workers may have in addition to `aggregated`."""
     checks: Callable[[Sequence[Any]], None] | None = None
     """Looks at the workers of a graph, `cli.preflight.Checked`, before a process starts. Raises UserError."""
     notes: Mapping[str, Callable[[], Callable[[Any], str]]] = field(default_factory=dict[str, Any])

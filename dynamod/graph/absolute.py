@@ -17,7 +17,7 @@ PATHS = {"engine", "model", "model_path", "model_config", "model_config_path", "
 }
 """Settings of the core that may name a file."""
 ADAPTERS = "lora"
-"""The setting whose texts have a path behind their first `=`, and whose objects have it as `path`."""
+"""The setting whose texts have a path after their first `=`, and whose objects have it as `path`."""
 SHIPPED = ("sample", "sample.gguf")  # models by name, even where a folder is called so
 
 
@@ -50,7 +50,7 @@ def _absolute(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _setting(key: str, value: Any, folder: Path) -> Any:
-    """One value; of `engine` the file behind the colon, as in `pystr:my_engine.py`."""
+    """One value; of `engine` the file after the colon, as in `pystr:my_engine.py`."""
     if key == ADAPTERS:
         return _adapters(value, folder)
     if not isinstance(value, str) or key not in PATHS | _paths() or value in SHIPPED or "{" in value:

@@ -19,7 +19,7 @@ class NotLinked(UserError, AttributeError):
 
 
 class Dependency:
-    """The record behind `depends()`. `on` is a `Service`, an abstract class, or a name resolved when a graph loads."""
+    """The record of `depends()`. `on` is a `Service`, an abstract class, or a name resolved when a graph loads."""
 
     def __init__(self, on: "Service[Any] | type | str") -> None:
         self.on = on

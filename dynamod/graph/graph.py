@@ -47,7 +47,7 @@ class ServiceSpec:
 
     `path`: `module:Class`; `file`: source file of that module; `sys_path`: entries to put in front of `sys.path` to
     import it; `code`: hash of the file, so that an edit shows in a diff. `config`: its YAML section with the common
-    keys merged in, without `ServiceArgs`. `component_kind`: the actor that runs the service in place of its class
+    keys merged in, without `ServiceArgs`. `component_kind`: the actor that runs the service instead of its class
     (`@service(actor=...)`): a kind of `runtime.components`, or `module:Class`; empty for a class of the user.
     `component_type`: its role, as the decorator says: worker, prefill, ...
     `depends`: by attribute name, pruned. `nodes`: where it runs; empty: on each node that serves the graph.

@@ -1,4 +1,4 @@
-"""`models:` at the top of a config: each entry as a worker component without processes, beside `graphs.models`.
+"""`models:` at the top of a config: each entry as a worker component without processes, alongside `graphs.models`.
 
 models:
   small: {engine: llamacpp, model: small.gguf, args: {n_ctx: 4096}, ttl: 5m}    # name for clients: settings
@@ -70,7 +70,7 @@ def _split(
     doubled = next((key for key in ("served_model_name", *_WORKER.values()) if key in more), None)
     if doubled is not None:
         raise document.error(
-            (MODELS, name, _MORE, doubled), "this key stands beside `worker:`", "see engine, model, args"
+            (MODELS, name, _MORE, doubled), "this key stands next to `worker:`", "see engine, model, args"
         )
     section = {_WORKER[key]: value for key, value in entry.items() if key in _WORKER}
     section |= {"served_model_name": name, **cast("dict[str, Any]", more)}

@@ -108,7 +108,7 @@ class RequestContext:
         self.stream = False
         self.meter: ModelMetrics | None = None
         self.response: Response | None = None
-        self.cancel: Callable[[], None] | None = None  # ends the work behind the response, once there is some
+        self.cancel: Callable[[], None] | None = None  # ends the work for the response, once there is some
         self.error: RequestError | None = None
         self.task: asyncio.Task[object] | None = None
         self.caller = Caller()
@@ -218,7 +218,7 @@ class RequestContext:
 
 
 def error_type(status: int, failed: RequestError | None) -> str:
-    """Why a request has failed, by the original's words; empty: it has not. `failed`: its error, also in a stream."""
+    """Why a request has failed, by NVIDIA Dynamo's words; empty: it has not. `failed`: its error, also in a stream."""
     if status == GONE:
         return "cancelled"
     if failed is not None:

@@ -92,7 +92,7 @@ class ErrorForm:
     """How the routes of one API say errors.
 
     `make`: the JSON value of an error with this HTTP status, for the request with this id. `schema`: its name in
-    /openapi.json. `id_header`: what the API calls the request's id, beside x-request-id.
+    /openapi.json. `id_header`: what the API calls the request's id, in addition to x-request-id.
     """
 
     schema: str
@@ -100,7 +100,7 @@ class ErrorForm:
     id_header: str = ""
 
     def headers(self, request_id: str) -> dict[str, str]:
-        """What every answer of such a route carries beside the common headers."""
+        """What every answer of such a route carries in addition to the common headers."""
         return {self.id_header: request_id} if self.id_header else {}
 
 

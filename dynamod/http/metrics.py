@@ -83,7 +83,7 @@ class Metrics:
         self.unsupported_fields: Counter[str] = Counter()  # that were left out, by field
 
     def model(self, name: str) -> ModelMetrics:
-        """Counters of a served model, by its name in lower case as in the original."""
+        """Counters of a served model, by its name in lower case as in NVIDIA Dynamo."""
         label = name.lower()
         if label not in self.models and len(self.models) >= MAX_MODELS:
             label = UNKNOWN

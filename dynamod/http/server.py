@@ -40,9 +40,9 @@ _ACCEPTING = 0.01  # seconds until what was accepted is known here
 
 
 class Server:
-    """One HTTP server with these routes beside /health, /live and /metrics.
+    """One HTTP server with these routes in addition to /health, /live and /metrics.
 
-    `state`: what /health shows. `collect`: the metric families that /metrics shows beside its own.
+    `state`: what /health shows. `collect`: the metric families that /metrics shows in addition to its own.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Server:
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix)
         self.collectors: list[Collect] = [] if collect is None else [collect]
-        """What /metrics shows beside the counters of this server."""
+        """What /metrics shows in addition to the counters of this server."""
         self._routes = Routes([*routes, *_health_routes(state, self._families)])
         self.keys = Keys(settings)
         self._origins = settings.origins
@@ -66,7 +66,7 @@ class Server:
         self._idle.set()
         self._stopping = False
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """Work beside requests, until it is cancelled; the owner of the server runs it, and ends it first."""
+        """Work alongside requests, until it is cancelled; the owner of the server runs it, and ends it first."""
 
     @property
     def port(self) -> int:
@@ -99,7 +99,7 @@ class Server:
     async def stop(self, grace: float = 5.0) -> None:
         """Take no new requests, let running ones finish for `grace` seconds, then end them with an error.
 
-        Cancelling this is safe but leaves connections open; call it again. Returns with no task left behind.
+        Cancelling this is safe but leaves connections open; call it again. Returns when no task is left.
         """
         if self._http is None:
             return
@@ -202,7 +202,7 @@ class Server:
 
 
 def _health_routes(state: State, collect: Collect) -> list[Route]:
-    """The routes, which answer in the original's forms. /health is 503 unless a worker can take requests.
+    """The routes, which answer in NVIDIA Dynamo's forms. /health is 503 unless a worker can take requests.
 
     `collect`: the families that /metrics shows.
     """

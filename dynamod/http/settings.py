@@ -166,7 +166,7 @@ def check_mode(file: str) -> int:
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The settings that environment variables give, the original's and ours. Raises UserError.
+    """The settings that environment variables give, NVIDIA Dynamo's and ours. Raises UserError.
 
     DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_BODIES_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE,
     DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS, DYN_HTTP_ALLOWED_ORIGINS (comma separated), DYN_HTTP_GUARD_STATUS,

@@ -99,7 +99,7 @@ class EventStream:
         """Respond to the request. Raises the RequestError that ended the source while no byte had been sent.
 
         `keep_alive`: seconds of silence after which a comment is sent; 0: never. `idle`: the same where something has
-        been sent, if `keep_alive` is 0. Cancelling this (the client left) leaves nothing behind.
+        been sent, if `keep_alive` is 0. Cancelling this (the client left) leaves nothing open.
         """
         comment = await self._more(source, keep_alive)
         if source.error is not None:

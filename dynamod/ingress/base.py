@@ -32,7 +32,7 @@ class Lowering(Protocol):
 class Job:
     """One accepted HTTP request. `body` is the client's JSON as it came (text engines get it unchanged).
 
-    `priority`: of the client's key, in place of what the request says; None: it has none. `timed`: the sink wants to
+    `priority`: of the client's key, instead of what the request says; None: it has none. `timed`: the sink wants to
     know when a worker was found, and which. `needs`: of its workers. `notes`: what features say of the request, for the
     log and the records of its decisions: texts without spaces, by words of the features.
     """

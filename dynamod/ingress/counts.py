@@ -7,13 +7,13 @@ from time import perf_counter
 from dynamod.http.metrics import DURATION, Histogram
 
 OVERHEAD = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0)
-"""Milliseconds, as the original's `dynamo_router_overhead_*_ms` are."""
+"""Milliseconds, as NVIDIA Dynamo's `dynamo_router_overhead_*_ms` are."""
 
 
 STAGE = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0)
 TOKENIZE = STAGE[:9]
 TEMPLATE = (0.00001, 0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05)
-"""Seconds; the bounds of these and of the hit rate are the original's."""
+"""Seconds; the bounds of these and of the hit rate are NVIDIA Dynamo's."""
 
 HIT_RATE = tuple(round(step / 20, 2) for step in range(21))
 
@@ -77,7 +77,7 @@ class Overhead:
 
 
 class MigrationCounts:
-    """Requests that moved to another instance, before their first token and behind it, and how long that took."""
+    """Requests that moved to another instance, before their first token and after it, and how long that took."""
 
     __slots__ = ("failed", "long", "new", "ongoing", "taken")
 

@@ -40,7 +40,7 @@ TOGETHER = 32
 class RequestsInFlight:
     """`start` requests, each choice in a task of the processor's; let their clocks act, and leave silent workers.
 
-    `migration_limit`: in place of the cards' own. `longest`: tokens above which an answer does not move.
+    `migration_limit`: instead of the cards' own. `longest`: tokens above which an answer does not move.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class RequestsInFlight:
             return await place
 
     def _replays(self, card: ModelCard, prompt: Prompt) -> bool:
-        """Whether an answer that keeps to a form may go on elsewhere: else its form would begin anew there."""
+        """Whether an answer that keeps to a form may continue elsewhere: else its form would begin anew there."""
         return prompt.form is None or REPLAY in card.capabilities.forms
 
     def available(self, card: ModelCard, prompt: Prompt, tried: Collection[int], received: int) -> bool:

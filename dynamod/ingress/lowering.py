@@ -289,7 +289,7 @@ def _seeded(
     own_noise: bool,
     grammar: Grammar | None = None,
 ) -> Generate:
-    """Every choice gets a seed of its own that is said, so that another instance can go on with the same noise.
+    """Every choice gets a seed of its own that is said, so that another instance can continue with the same noise.
 
     `random` None: the engine has no chance in it unless a seed asks for another answer, as further choices do.
     `own_noise`: another instance could not, so the engine draws.

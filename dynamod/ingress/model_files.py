@@ -41,7 +41,7 @@ class ModelFiles:
         self._cache = ModelCache()
 
     async def find(self, card: ModelCard, serving: Serving, wanted: Callable[[], bool]) -> ModelCard | None:
-        """The card with paths that can be read here. Goes on for as long as `wanted()`; then None.
+        """The card with paths that can be read here. Continues for as long as `wanted()`; then None.
 
         `serving()`: the instances that serve the model now. A card without a checksum is returned unchanged: without a
         checksum no file can be verified.

@@ -40,7 +40,7 @@ from .base import Logprob, ResponseSink
 log = logging.getLogger("dynamod.frontend")
 
 PLAIN_CALLS, OPENING = "llama3_json", "<|python_tag|>"
-"""The parser of calls in plain JSON, and the marker behind which nothing else comes."""
+"""The parser of calls in plain JSON, and the marker after which nothing else comes."""
 
 _JSON_BEGINS = ("", *'{["-0123456789tfn')
 _SWITCHES = ("enable_thinking", "thinking")
@@ -116,7 +116,7 @@ class ModelParsers:
         return ("", "") if off and markers[0] else markers
 
     def before_calls(self, request: ChatRequest, special: Sequence[str]) -> str:
-        """The marker of calls that may come in place of a JSON form; empty: none may.
+        """The marker of calls that may come instead of a JSON form; empty: none may.
 
         None, too, where a marker is a `special` token, which no form allows, or may begin JSON.
         """
@@ -126,7 +126,7 @@ class ModelParsers:
         return "" if unseen or opening[:1] in _JSON_BEGINS else opening
 
     def with_form(self, request: ChatRequest, form: Grammar, rest: NewParser | None) -> NewParser:
-        """As `rest`, or what leaves text as it is, behind reasoning; or calls in place of the form."""
+        """As `rest`, or what leaves text as it is, after reasoning; or calls instead of the form."""
         tools = _specs(request.tools or ())
 
         def make(prompt: str, seed: str) -> ChoiceParser:

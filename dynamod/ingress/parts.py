@@ -1,4 +1,4 @@
-"""Parts of a processor: what features keep in it, beside models and requests."""
+"""Parts of a processor: what features keep in it, in addition to models and requests."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import (

@@ -129,7 +129,7 @@ class Overhead(msgspec.Struct, frozen=True):
 
 
 def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None) -> Iterator[Row]:
-    """The routers of an ingress process. `prefix`: of the original's names (`dynamo_frontend`).
+    """The routers of an ingress process. `prefix`: of NVIDIA Dynamo's names (`dynamo_frontend`).
 
     `limit`: of migrations, where the processor's settings give it instead of the model's card.
     """

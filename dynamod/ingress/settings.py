@@ -1,6 +1,6 @@
 """What an operator can decide about the processor: the keys of its section in a config file.
 
-The keys are the original's where it has them.
+The keys are NVIDIA Dynamo's where it has them.
 """
 
 import os
@@ -26,7 +26,7 @@ Moves = Annotated[int, Meta(ge=0, le=1023)]
 Tokens = Annotated[int, Meta(ge=1, le=2**31)]
 
 VARIABLES = {"DYN_MIGRATION_LIMIT": "migration_limit", "DYN_MIGRATION_MAX_SEQ_LEN": "migration_max_seq_len"}
-"""The original's environment variables, and the key that each gives when the section does not."""
+"""NVIDIA Dynamo's environment variables, and the key that each gives when the section does not."""
 
 
 class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

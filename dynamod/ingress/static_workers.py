@@ -59,7 +59,7 @@ class StaticWorkers:
         self._cards: dict[int, ModelCard] = {}  # as they were said last
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Look forever."""
         while True:
             await self.look()
             await asyncio.sleep(EVERY)

@@ -67,7 +67,7 @@ class EventSubscriptions:
             self.drop(key)
 
     def look(self) -> None:
-        """Open silent subscriptions again: a lost Subscribe or a lost last event breaks nothing by itself.
+        """Open silent subscriptions again: a lost Subscribe or a lost last event breaks nothing on its own.
 
         Called at least every LOOK seconds. After a late call no subscription is judged: this process has not listened.
         """
@@ -101,7 +101,7 @@ class EventSubscriptions:
 
 
 class _Subscription(Sink):
-    """One stream of events. `broken(sink, why, again)` is called once when it ends by itself.
+    """One stream of events. `broken(sink, why, again)` is called once when it ends on its own.
 
     `last`: when something came, `allowed`: seconds that it may be silent, `received`: items so far.
     """

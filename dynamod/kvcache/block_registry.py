@@ -55,7 +55,7 @@ class BlockRegistry:
         self._publish(Snapshot((), ()))  # routers need not guess any more
 
     def stored(self, parent: int | None, names: Sequence[int], local: Sequence[int]) -> None:
-        """New blocks with their local hashes, behind block `parent`. Without the parent their prefix is unknown."""
+        """New blocks with their local hashes, after block `parent`. Without the parent their prefix is unknown."""
         before = None
         if parent is not None and (before := self._names.get(parent)) is None:
             log.warning("%d blocks are not published: their parent block %d is not known", len(names), parent)

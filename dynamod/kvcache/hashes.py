@@ -1,10 +1,11 @@
 """Names of KV blocks: what engines, routers and simulators of different processes must agree on.
 
 A block's *local* hash covers its own tokens; its *sequence* hash covers the whole prefix up to its end, so equal
-sequence hashes mean equal KV content. Formulas and seed are those of the original's router, so that its events and ours
-can be mixed: local = xxh3_64(little-endian u32 tokens, seed 1337); the first block's sequence hash is its local hash,
-each later one xxh3_64(previous sequence hash, local hash; both little-endian u64, seed 1337). What blocks depend on
-beside tokens, an adapter, is a salt: a text whose xxh3_64 is added to the seed of the local hashes, as in the original.
+sequence hashes mean equal KV content. Formulas and seed are those of NVIDIA Dynamo's router, so that its events and
+ours can be mixed: local = xxh3_64(little-endian u32 tokens, seed 1337); the first block's sequence hash is its local
+hash, each later one xxh3_64(previous sequence hash, local hash; both little-endian u64, seed 1337). What blocks depend
+on in addition to tokens, an adapter, is a salt: a text whose xxh3_64 is added to the seed of the local hashes, as in
+NVIDIA Dynamo.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,7 @@ def local_hashes(ids: bytes, block_size: int, salt: str = "") -> list[int]:
 
 
 def chain(local: Iterable[int], parent: int | None = None) -> list[int]:
-    """Sequence hashes of consecutive blocks, behind the block with sequence hash `parent` if any."""
+    """Sequence hashes of consecutive blocks, after the block with sequence hash `parent` if any."""
     out: list[int] = []
     append, digest, pair = out.append, xxh3_64_intdigest, _PAIR
     for value in local:

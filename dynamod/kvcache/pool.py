@@ -77,7 +77,7 @@ class BlockPool:
             return False
         full = len(blocks) if full is None else full
         active, cached = self._active, self._cached
-        fresh: list[int] = []  # new blocks that follow each other, behind `parent`
+        fresh: list[int] = []  # new blocks that follow each other, after `parent`
         parent = before = None
         for index, block in enumerate(blocks):
             new = block not in active and block not in cached

@@ -24,7 +24,7 @@ LOAD_METRICS: Final = "load_metrics"
 
 
 class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One live process behind an endpoint. `transport` maps a transport's name to where it listens: {"unix": PATH}.
+    """One live process of an endpoint. `transport` maps a transport's name to where it listens: {"unix": PATH}.
 
     `pool`: which phase of a request it is for; the empty one has the ordinary workers, which do all of it.
     `protocol`, `since`: the protocol that its release speaks, and the oldest one that it works with; releases before
@@ -54,8 +54,8 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an engine can do exactly; the ingress refuses or repairs the rest.
 
     `deterministic`: without a seed, equal prompts get equal answers. `grammars`: its answers keep to a form.
-    `forms`: what it knows of forms beside the kinds of the first version, in words of `message.worker`: `behind`,
-    `replay`, `with_chat`, `later_tags`, and further kinds.
+    `forms`: what it knows of forms in addition to the kinds of the first version, in words of `message.worker`:
+    `behind`, `replay`, `with_chat`, `later_tags`, and further kinds.
     `greedy_continuation`: an answer of another instance is continued, a greedy one exactly, a sampled one with other
     noise than it would have had: a seed is no promise then, so the engine draws its own where the client gives none.
     `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them. `needs_prefill`:
@@ -187,7 +187,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def salt(self) -> str:
-        """What KV blocks depend on beside tokens."""
+        """What KV blocks depend on in addition to tokens."""
         return self.adapter.digest if self.adapter is not None else ""
 
     def each(self) -> "tuple[ModelCard, ...]":

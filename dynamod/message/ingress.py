@@ -14,13 +14,13 @@ from .errors import REQUEST_ERRORS, EngineFailed, RequestError
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0, gc=False):
-    """The actor behind the endpoint took the request (it is in its hands, not only in a queue)."""
+    """The actor of the endpoint took the request (it is in its hands, not only in a queue)."""
 
     stream: int
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
-    """New token ids of a stream, packed int32. `finish`: None while it goes on, else OpenAI's finish reason.
+    """New token ids of a stream, packed int32. `finish`: None while it continues, else OpenAI's finish reason.
 
     `cached_tokens`: tokens of the prompt that were in the engine's cache, said once, in front of the first id, by an
     engine that knows it.
@@ -107,7 +107,7 @@ Delta = Accepted | Tokens | Text | Items | Logprobs | PromptLogprobs | Failed
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, tag=6, gc=False):
-    """One token each of many streams that all go on: what nearly every engine step is, as columns of packed int32.
+    """One token each of many streams that all continue: what nearly every engine step is, as columns of packed int32.
 
     The same as a `Tokens` of one id and no finish for each row; a stream may have several rows, in order.
     """

@@ -48,7 +48,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="holds", gc=Fal
 CacheEvent = Stored | Removed | Cleared | Snapshot
 
 Medium = Literal["CPU_PINNED", "DISK"]
-"""A tier below the device, by the original's names: memory of the host, files."""
+"""A tier below the device, by NVIDIA Dynamo's names: memory of the host, files."""
 
 
 class TierStored(msgspec.Struct, frozen=True, array_like=True, tag="tier", gc=False):
@@ -156,7 +156,7 @@ class ForwardPass(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=F
     """A step of the engine, number `counter_id` of rank `dp_rank`; not all are published.
 
     `wall_time`: seconds that it took; 0: the rank is idle. `running_prefill_tokens`: what is left to compute of prompts
-    that have begun. The original's form has a version (1) and the worker's name beside these.
+    that have begun. NVIDIA Dynamo's form has a version (1) and the worker's name alongside these.
     """
 
     counter_id: Annotated[int, Meta(description="Number of the step.")]

@@ -122,7 +122,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """No daemon is behind this connection, or it does not take the process. `held`: another one holds the node."""
+    """No daemon is at this connection, or it does not take the process. `held`: another one holds the node."""
 
     error: str
     hint: str = ""

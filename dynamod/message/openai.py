@@ -234,7 +234,7 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def alternatives(self) -> int | None:
-        """Log probabilities per token beside the chosen token's; None: no log probabilities at all."""
+        """Log probabilities per token in addition to the chosen token's; None: no log probabilities at all."""
         return None
 
     @property
@@ -244,7 +244,7 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def continues_prompt(self) -> bool:
-        """Whether the answer goes on in the text of the prompt, so that a space at its start belongs to it."""
+        """Whether the answer continues in the text of the prompt, so that a space at its start belongs to it."""
         return False
 
     @property
@@ -299,7 +299,7 @@ class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def continues_prompt(self) -> bool:
-        """Where it goes on in the last message."""
+        """Where it continues in the last message."""
         return bool(self.continue_final_message)
 
     @property

@@ -3,7 +3,7 @@
 `Generate` goes to token engines (ids in, ids out), `Chat` to text engines (the client's own request in, text out),
 `Embed` to engines that make vectors of ids,
 `Call` to the endpoints of a user's own components; `Subscribe` asks a worker for news of its cache and load, `Describe`
-for its model card, `Files` for the files behind it; `LoadAdapter` and `UnloadAdapter` change what it serves. `Open`
+for its model card, `Files` for its files; `LoadAdapter` and `UnloadAdapter` change what it serves. `Open`
 wraps any of them with a stream number of the sender's choice; answers come back as `dynamod.message.ingress` deltas
 under that number.
 """
@@ -15,7 +15,7 @@ import msgspec
 from .discovery import Adapter
 
 PASSED = 8
-"""Tokens of an answer (or characters) behind which a request that is tried alone is no suspect any more."""
+"""Tokens of an answer (or characters) after which a request that is tried alone is no suspect any more."""
 
 TRIAL_TAKEN = "trial_taken"
 """Code of the refusal of a request that is to be tried alone by a worker where another one is."""
@@ -31,7 +31,7 @@ HANDOFF_FAILED = "handoff_failed"
 
 
 class Stops(msgspec.Struct, frozen=True, array_like=True):
-    """When generation ends. Field names are those of the original's `stop_conditions`."""
+    """When generation ends. Field names are those of NVIDIA Dynamo's `stop_conditions`."""
 
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
@@ -64,7 +64,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
 
 
 TransferShape = Literal["pull", "rendezvous"]
-"""How engines move KV blocks by themselves: they are read when the prompt has been computed, or both engines are told
+"""How engines move KV blocks on their own: they are read when the prompt has been computed, or both engines are told
 at once and the one that computes it sends them."""
 
 
@@ -72,8 +72,8 @@ class Handoff(msgspec.Struct, frozen=True, array_like=True):
     """KV blocks of a prompt at the instance that computes it, for the instance that answers.
 
     `session`: their name there, which cannot be guessed. `layout`: digest of what must agree for the bytes to mean the
-    same. `addresses`: where they are read, by transfer backend. `params`: in place of these, what the engine there says
-    to the engine here, where engines move blocks by themselves, in the given `shape`; no process between them reads it.
+    same. `addresses`: where they are read, by transfer backend. `params`: instead of these, what the engine there says
+    to the engine here, where engines move blocks on their own, in the given `shape`; no process between them reads it.
     `stored`: the blocks are there already, and nothing is computed for them. `cached_tokens`: tokens of the prompt that
     were in the cache of the instance that computes it; None: it does not know.
     """
@@ -92,7 +92,7 @@ GrammarKind = Literal["json", "regex", "choice", "grammar", "structural_tag"]
 FIRST_KINDS = ("json", "regex", "choice", "grammar")
 """Kinds that every worker with the capability `grammars` takes."""
 BEHIND = "behind"
-"""Word of `Capabilities.forms`: the form may stand behind reasoning, or calls may come in its place."""
+"""Word of `Capabilities.forms`: the form may follow reasoning, or calls may come instead."""
 REPLAY = "replay"
 """Word of `Capabilities.forms`: an answer that another instance has begun is continued within its form."""
 LATER_TAGS = "later_tags"
@@ -100,7 +100,7 @@ LATER_TAGS = "later_tags"
 MATCHED = (BEHIND, REPLAY, "structural_tag", LATER_TAGS)
 """What engines know of forms that choose tokens by a `structured.matcher`."""
 WITH_CHAT = "with_chat"
-"""Word of `Capabilities.forms`: a text engine takes the form beside the client's JSON, and not out of it."""
+"""Word of `Capabilities.forms`: a text engine takes the form next to the client's JSON, and not out of it."""
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
@@ -108,7 +108,7 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     of which the answer is one, a grammar as Lark or GBNF writes it, or the JSON of a structural tag, which says what
     stands between given strings.
 
-    `closing`: the form stands behind reasoning that ends with this marker; `opening`: if the answer begins with this
+    `closing`: the form follows reasoning that ends with this marker; `opening`: if the answer begins with this
     one, else the prompt has begun the reasoning. Empty: the answer begins with the form. `calls`: an answer that begins
     with this marker has no form. `needs`: further words of `Capabilities.forms`.
     """
@@ -131,10 +131,10 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     """One request to a token engine.
 
     `token_ids`: the prompt, packed (see `message.tokens`). `prior_output`: ids that another instance generated for
-    the same answer; the engine continues behind them and counts them as output, not as prompt. `alone`: it may have
+    the same answer; the engine continues after them and counts them as output, not as prompt. `alone`: it may have
     crashed a worker, and no other such request may be where it is; it begins when its acceptance is confirmed.
     `handoff`: blocks of the prompt, and of the prior output, that another instance computes. `grammar`: the form of
-    the answer, which the ingress has checked; for engines with that capability. `adapter`: what answers in place of the
+    the answer, which the ingress has checked; for engines with that capability. `adapter`: what answers instead of the
     model alone, for engines with the capability `lora`.
     """
 
@@ -154,7 +154,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
 
     @property
     def salt(self) -> str:
-        """What its KV blocks depend on beside tokens."""
+        """What its KV blocks depend on in addition to tokens."""
         return self.adapter.digest if self.adapter is not None else ""
 
 

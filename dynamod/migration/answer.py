@@ -18,7 +18,7 @@ class Answer:
     """Turns ids into text and hands them to the choice's sink, in the call of the transport.
 
     `received`: tokens, characters or items so far; `base`: those before this attempt. `history`: ids of exact engines,
-    behind which another instance continues. `started_at`, `moved_at`: when the choice began, and when its last piece
+    after which another instance continues. `started_at`, `moved_at`: when the choice began, and when its last piece
     came, in seconds of `now`. `ended(told)` is called before the sink learns of the end, with whether the engine knows
     of it. `delta`, `bug`: those of the request.
     """
@@ -49,7 +49,7 @@ class Answer:
         self.placement, self.base, self._pending, self.moved_at = placement, self.received, None, self._now()
 
     def continued(self, request: Request) -> Request:
-        """The request to the next instance: it continues behind what has come."""
+        """The request to the next instance: it continues after what has come."""
         if isinstance(request, Generate) and self.history:
             return msgspec.structs.replace(request, prior_output=tokens.pack(self.history))
         return request
@@ -60,7 +60,7 @@ class Answer:
         return self.received > self.base
 
     def token(self, offset: int, index: int) -> None:
-        """Take one token of the current attempt behind which the engine goes on."""
+        """Take one token of the current attempt after which the engine continues."""
         if self.over:
             return
         received = self.received

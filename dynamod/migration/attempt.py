@@ -11,7 +11,7 @@ from dynamod.transport.base import Outbound
 class Break(NamedTuple):
     """Why an attempt broke. `retry`: its instance did nothing for the request. `died`: the instance does not answer any
     more. `displaced`: the instance is needed for another request. `link`: it was the connection that failed. `prompt`:
-    it waited for a prompt that the prefill worker has lost. `pause`: seconds to wait before it goes on.
+    it waited for a prompt that the prefill worker has lost. `pause`: seconds to wait before it continues.
     """
 
     why: str

@@ -30,7 +30,7 @@ class Output(Protocol):
     completion_tokens: int
 
     def token(self, index: int) -> str:
-        """`push` of one id behind which the engine goes on."""
+        """`push` of one id after which the engine continues."""
         ...
 
     def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:
@@ -56,7 +56,7 @@ class ChoiceSink(Protocol):
         """A value that the engine made itself."""
 
     def counted(self, index: int, *, cached_tokens: int | None = None, reasoning_tokens: int | None = None) -> None:
-        """Counts beside those of `text` and `finish`, when they are known."""
+        """Counts in addition to those of `text` and `finish`, when they are known."""
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
         """The choice is complete."""
@@ -86,7 +86,7 @@ class Places(Protocol):
         ...
 
     def available(self, tried: Collection[int], received: int) -> bool:
-        """Whether an instance that was not tried can continue behind what came."""
+        """Whether an instance that was not tried can continue after what came."""
         ...
 
     def neighbours(self, instance: Instance) -> Collection[int]:
@@ -98,7 +98,7 @@ class Places(Protocol):
 class Choice:
     """One choice of a request. Of `request`, any kind that the engine takes, `request_id` is read.
 
-    `exact`: the engine continues behind given tokens exactly, by `prior_output`. `limit`: migrations; `longest`: tokens
+    `exact`: the engine continues after given tokens exactly, by `prior_output`. `limit`: migrations; `longest`: tokens
     of prompt and answer above which an answer is not continued elsewhere. `stages`: see `stages.Stage.order`.
 
     For stages: `card` of the model, `prompt` as the router has it. `placed` gets the instance ids of the worker that

@@ -11,7 +11,7 @@ class Broken:
     """What is known when a stream breaks.
 
     `retry`: the instance says that it did nothing for the request. `received`: tokens (or characters) of the answer
-    that arrived. `exact`: the engine continues behind given tokens exactly. `sends`: how often the request was sent.
+    that arrived. `exact`: the engine continues after given tokens exactly. `sends`: how often the request was sent.
     `limit`: how often it may move to another instance. `others`: whether an untried instance is ready. `long`: prompt
     and answer are longer than what may move. `form`: the answer keeps to a form, which `exact` has been asked about.
     """

@@ -26,7 +26,7 @@ def prompt_taker(sink: ChoiceSink, index: int, request: Request, logprobs: TakeL
         nonlocal counts
         if isinstance(delta, Tokens):
             if counts:
-                counts = False  # a frame may come twice, the second time behind tokens
+                counts = False  # a frame may come twice, the second time after tokens
                 sink.counted(index, cached_tokens=delta.cached_tokens)
         elif logprobs is not None and isinstance(request, Generate):
             logprobs(index, delta, tokens.unpack(request.token_ids))

@@ -135,7 +135,7 @@ class InFlightRequest:
             self._end()
 
     def leave(self, why: str) -> None:
-        """The instance cannot be waited for: go on elsewhere, or end with an error."""
+        """The instance cannot be waited for: continue elsewhere, or end with an error."""
         if self._attempt is not None:
             self._leave_instance(Break(why, retry=False, died=True))
         elif self.instance is not None and self._waiting is not None and not self._left:

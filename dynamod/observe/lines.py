@@ -142,7 +142,7 @@ class HumanLines(Lines):
 
 
 class JsonLines(Lines):
-    """One JSON object per line; fields stand beside time, level, target, message, file and line."""
+    """One JSON object per line; fields stand next to time, level, target, message, file and line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""

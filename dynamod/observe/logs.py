@@ -83,7 +83,7 @@ def _takes(stream: TextIO, text: str) -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process at once, but for the log lines that wait to be written."""
+    """End the process at once, except the log lines that wait to be written."""
     logging.shutdown()
     os._exit(code)
 

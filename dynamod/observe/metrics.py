@@ -60,7 +60,7 @@ class Buckets(msgspec.Struct, frozen=True):
 
 
 async def load() -> None:
-    """Import prometheus_client in a thread: the first time it takes 60 ms, and token streams go on meanwhile."""
+    """Import prometheus_client in a thread: the first time it takes 60 ms, and token streams continue meanwhile."""
     await asyncio.to_thread(importlib.import_module, "prometheus_client")
 
 

@@ -36,7 +36,7 @@ class ProgressLine:
                 self._write(f"{text}\n")
 
     def end(self, why: str = "") -> None:
-        """Nothing more comes. `why`: the text stays, with this behind it."""
+        """Nothing more comes. `why`: the text stays, with this after it."""
         text, self._text = self._text, ""
         if text and why:
             self._write(f"\r\x1b[K{text}; {why}\n" if sys.stderr.isatty() else f"{text}; {why}\n")

@@ -1,4 +1,4 @@
-"""Reasoning in front of an answer that keeps to a form, and calls of tools in its place.
+"""Reasoning in front of an answer that keeps to a form, and calls of tools instead.
 
 Unlike `OutputParser` this one looks for no marker where the form has begun: a string of it may say anything.
 """
@@ -53,7 +53,7 @@ class BehindReasoning:
             self._begin()
         if self._state == "reasoning":
             found += self._reasoning()
-        if self._state == "gap":  # white space behind a marker is no text
+        if self._state == "gap":  # white space after a marker is no text
             self._held = self._held.lstrip()
             self._state = "choice" if self._held else "gap"
         if self._state == "choice":

@@ -83,10 +83,10 @@ _PROMPT_THINKS = re.compile(r"add_generation_prompt(?:(?!</think>).)*<think>(?!(
 
 
 NONE = "none"
-"""In place of a parser's name: text stays as it is."""
+"""Instead of a parser's name: text stays as it is."""
 
 AUTO = ("", "auto", "hf", "response_template")
-"""In place of a parser's name: the one that the chat template shows.
+"""Instead of a parser's name: the one that the chat template shows.
 
 vLLM's `hf` and SGLang's `response_template` leave the format to the model's files too, but read another one of them.
 """

@@ -17,7 +17,7 @@ TURN_ENDS = (
 """Special tokens that end a turn: never content. A tokenizer's other special tokens come as `special`."""
 
 MOST_UNDONE_CHARS = 16_384
-"""Characters of an answer that are searched for calls once more: each stood behind an opening marker and was no call.
+"""Characters of an answer that are searched for calls once more: each stood after an opening marker and was no call.
 
 More than that is content without a second look: else N opening markers would have the text after them read N times.
 """
@@ -115,7 +115,7 @@ class OutputParser:
             spent += reader.advance()
             self._near = None
             self._over = next(self._steps, self) is self
-            assert self._over or not reader.closed, "a grammar waits behind the end of the text"
+            assert self._over or not reader.closed, "a grammar waits after the end of the text"
             if not reader.waiting or (most is not None and spent >= most):
                 break
         if reader.waiting:
@@ -157,7 +157,7 @@ class OutputParser:
             elif grammar is not None and marker in grammar.closings:
                 inside = inside and marker in grammar.within
             else:
-                fresh = False  # a special token: what is around it goes on
+                fresh = False  # a special token: what is around it continues
 
     def _bare(self, grammar: Grammar) -> bool:
         """Whether a call may begin here without a marker."""
@@ -203,7 +203,7 @@ class OutputParser:
             yield
 
     def _region(self, grammar: Grammar, opening: str) -> Steps[bool]:
-        """Reads calls behind an opening marker. False: there were none, and the text goes on without the marker."""
+        """Reads calls after an opening marker. False: there were none, and the text continues without the marker."""
         reader, calls = self._reader, self._calls
         reader.log, self.reasoning = [], False
         try:
@@ -266,7 +266,7 @@ def make_parser(
     tail = prompt[-200:].rstrip()
     for beginning in grammar.prompts if grammar is not None else ():
         if tail.endswith(beginning):
-            parser.feed(beginning)  # the text goes on from there
+            parser.feed(beginning)  # the text continues from there
     return parser
 
 

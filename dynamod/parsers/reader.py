@@ -117,7 +117,7 @@ class Reader:
         return rest[0]
 
     def accept(self, *words: str) -> Steps[str]:
-        """Reads which of the words comes next, behind white space, the longest of several; "" when none does."""
+        """Reads which of the words comes next, after white space, the longest of several; "" when none does."""
         yield from self.peek()
         while True:
             found = max((word for word in words if self.held.startswith(word)), key=len, default="")
@@ -153,7 +153,7 @@ class Reader:
             yield
 
     def name(self, *stops: str) -> Steps[tuple[str, str]]:
-        """A word without white space inside, and the stop behind it. Raises Malformed when it is none."""
+        """A word without white space inside, and the stop after it. Raises Malformed when it is none."""
         text, stop = yield from self.until(*stops, limit=LONGEST_NAME)
         name = text.strip().strip("\"'")
         if not name or any(character.isspace() for character in name):
@@ -196,7 +196,7 @@ class Reader:
             match = (_IN_STRING if quoted else _STRUCTURE)(self.held)
             escape = match is not None and match[0] == "\\"
             if match is None or (escape and match.end() == len(self.held)):
-                # A backslash waits for what it escapes, all before it goes on.
+                # A backslash waits for what it escapes, all before it continues.
                 piece = self.cut(len(self.held) if match is None else match.start())
                 if piece:
                     parts.append(escaped(piece) if quoted else piece)

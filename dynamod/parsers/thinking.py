@@ -11,7 +11,7 @@ from dynamod.message.errors import UserError
 class Thinking(msgspec.Struct, frozen=True):
     """`inside`: text begins with reasoning, unless the prompt says otherwise. `append`: reasoning stays in the content,
 
-    behind an opening marker. `channels`: reasoning is a channel of this grammar of calls. `around`: markers around the
+    after an opening marker. `channels`: reasoning is a channel of this grammar of calls. `around`: markers around the
     answer, which are no content. `suffixes`: checkpoints put a suffix into the tags.
     """
 
@@ -33,7 +33,7 @@ class Thinking(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, openings=openings, closings=closings, suffixes=False)
 
     def begins_inside(self, prompt: str) -> bool:
-        """Whether the text behind this prompt begins with reasoning: the last marker near the prompt's end says it."""
+        """Whether the text after this prompt begins with reasoning: the last marker near the prompt's end says it."""
         tail = prompt[-200:].rstrip()
         if tail.endswith(self.openings):
             return True
@@ -156,7 +156,7 @@ def suffix_of(prompt: str, special: Iterable[str]) -> str:
 
 
 def thinking_of(name: str) -> Thinking:
-    """The markers behind a name or alias, `-` read as `_`. Raises UserError that lists the known ones."""
+    """The markers for a name or alias, `-` read as `_`. Raises UserError that lists the known ones."""
     plain = name.replace("-", "_").lower()
     plain = ALIASES.get(plain, plain)
     if plain not in THINKING:

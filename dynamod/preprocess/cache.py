@@ -73,7 +73,7 @@ def cached(wanted: Reference, *, weights: bool = True) -> Path | None:
 
 
 def models() -> Iterator[Model]:
-    """What the cache holds: each quantization of GGUF files by itself, other models by their repository."""
+    """What the cache holds: each quantization of GGUF files on its own, other models by their repository."""
     for repository in repositories():
         if (place := snapshot(repository)) is None:
             continue
@@ -99,7 +99,7 @@ def _parts(index: Path) -> set[str]:
 
 
 def _kind(names: Sizes, gguf: bool) -> str:
-    """The form of the weights; empty for what lies beside GGUF files."""
+    """The form of the weights; empty for what lies next to GGUF files."""
     if not has_weights(names):
         return "" if gguf else TOKENIZER
     return "safetensors" if any(name.endswith(".safetensors") for name in names) else "pickle"

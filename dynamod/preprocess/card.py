@@ -63,7 +63,7 @@ def has_chat_template(path: Path, config: Path | None = None) -> bool:
 
 
 def _described_in(config: Path | None) -> Path | None:
-    """The folder of a file that was named in place of its folder."""
+    """The folder of a file that was named instead of its folder."""
     return config.parent if config is not None and config.is_file() and config.suffix.lower() != ".gguf" else config
 
 

@@ -1,4 +1,4 @@
-"""Which form of a message's content a chat template reads: text, or a list of parts that it goes through by itself.
+"""Which form of a message's content a chat template reads: text, or a list of parts that it goes through on its own.
 
 Only rendering tells. A template that goes through parts shows the text of one; one that does not fails, or shows the
 list as it is written.

@@ -139,7 +139,7 @@ class StreamDecoder:
         return self.push((index,))
 
     def _begin_again(self) -> str:
-        """What the pending tokens show by themselves. The last one stays, for the spaces behind it."""
+        """What the pending tokens show on their own. The last one stays, for the spaces after it."""
         self._stream = self._new()
         if self._stream.step(self._reference, self._pending[-1]) is None:
             self._stream = self._new()

@@ -94,9 +94,9 @@ def _text(progress: Progress) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process, answered: bool) -> None:
-    """Wait for its end, which comes at once when it is asked, and by itself behind its answer.
+    """Wait for its end, which comes at once when it is asked, and on its own after its answer.
 
-    One that ends by itself is not asked: `terminate` would look at it, and asyncio might find its exit code gone.
+    One that ends on its own is not asked: `terminate` would look at it, and asyncio might find its exit code gone.
     """
     if not answered:
         with contextlib.suppress(ProcessLookupError):

@@ -5,7 +5,7 @@ the machine this was written on, after an import of 0.5 s. A header is a flat li
 in one pass (about 0.1 s); a test compares with GGUFReader. Tensors are never touched.
 
 Written values keep what they mean and not their width: integers of lists get 32 bits where they fit, floats 64, which
-holds every number of the original exactly. So the checksum of the card stays the same.
+holds every number of the file exactly. So the checksum of the card stays the same.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -105,7 +105,7 @@ class _Header:
             start = at + 8
             at = start + size_at(data, at)[0]
             if at > end_of_file:
-                raise ValueError("a string ends behind the file")
+                raise ValueError("a string ends after the end of the file")
             found.append(data[start:at].decode("utf-8", "replace"))
         self._at = at
         return found

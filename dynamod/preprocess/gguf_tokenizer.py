@@ -28,7 +28,7 @@ def check_kind(metadata: Metadata) -> None:
 
 
 def strips_right(metadata: Metadata) -> bool:
-    """Whether special tokens take the white space behind them: GGUF does not say it, so it goes by the model's name."""
+    """Whether special tokens take the white space after them: GGUF does not say it, so it goes by the model's name."""
     name = str(metadata.get("general.name", "")).lower()
     return "phi-3" in name or "phi3" in name
 
@@ -65,7 +65,7 @@ def _byte_level(metadata: Metadata) -> Any:
 
 
 def _merges(metadata: Metadata, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
-    """The file's merges. A half may begin with a space, so they are cut at the first one behind that."""
+    """The file's merges. A half may begin with a space, so they are cut at the first one after that."""
     lines: list[str] = metadata["tokenizer.ggml.merges"]
     cuts = [(line[:1] + left, right) for line in lines for left, _, right in [line[1:].partition(" ")]]
     return [(a, b) for a, b in cuts if a in vocabulary and b in vocabulary and a + b in vocabulary]
@@ -122,7 +122,7 @@ def _pieces(metadata: Metadata, *, bos: bool) -> Any:
 
 
 def _wordpiece(metadata: Metadata) -> Any:
-    """What begins a word has ▁ before it in the file, and what goes on has nothing; here that is nothing, and ##.
+    """What begins a word has ▁ before it in the file, and what continues has nothing; here that is nothing, and ##.
 
     As llama.cpp has it, all is in lower case and without accents.
     """

@@ -29,7 +29,7 @@ class Infill:
     ends: tuple[int, ...]
 
     def prompt(self, prefix: str, suffix: str, bos: tuple[int, ...], encode: Callable[[str], list[int]]) -> list[int]:
-        """The ids behind which the model writes the middle; `bos`: what its prompts begin with."""
+        """The ids after which the model writes the middle; `bos`: what its prompts begin with."""
         before, between, last = self.markers
         return [*bos, before, *encode(prefix), between, *encode(suffix), last]
 

@@ -186,7 +186,7 @@ class Model:
 
 
 def _without_end(text: str, content: str) -> str:
-    """The rendered prompt cut right behind the last message's words, so that the model goes on in it."""
+    """The rendered prompt cut right after the last message's words, so that the model continues in it."""
     place = text.rfind(content.strip())
     if place < 0 or not content.strip():
         raise BadRequest("`continue_final_message` needs a last message that the template shows", param="messages")

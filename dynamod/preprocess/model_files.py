@@ -19,7 +19,7 @@ from .card import checksum
 from .source import open_source
 
 LIST = "files.json"
-"""The list of the files, kept beside them."""
+"""The list of the files, kept next to them."""
 _TEMPLATES = "additional_chat_templates"
 _SUM = re.compile(r"[0-9a-f]{64}")
 

@@ -3,7 +3,7 @@
 `Output` is for token engines, `TextOutput` for text engines. One object serves one answer, called by the stream's sink:
 
     text = output.push(ids)          # what to send now, perhaps ""
-    if output.finish: ...            # "stop" or "length": over; cancel the engine if it goes on
+    if output.finish: ...            # "stop" or "length": over; cancel the engine if it continues
     text = output.end("stop")        # the engine has ended: what was held back
 """
 
@@ -88,7 +88,7 @@ class BaseOutput:
         return self._matcher.found if self._matcher is not None else None
 
     def token(self, index: int) -> str:
-        """`push` of one id behind which the engine goes on."""
+        """`push` of one id after which the engine continues."""
         return self.push((index,))
 
     def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:
@@ -117,7 +117,7 @@ class Output(BaseOutput):
     Rules: nothing ends an answer before `min_tokens` tokens but the engine itself; then a hidden stop token (the
     model's EOS, unless `ignore_eos`) or a stop string ends it with "stop", `max_tokens` with "length". Stop tokens and
     stop strings are not shown (`include_stop` shows the string). The token that ends the answer counts in
-    `completion_tokens`, as in vLLM; tokens behind it do not. When the engine gives a reason with the token that reaches
+    `completion_tokens`, as in vLLM; tokens after it do not. When the engine gives a reason with the token that reaches
     `max_tokens`, its reason stays: it may stop at tokens that only it knows.
     """
 
@@ -142,7 +142,7 @@ class Output(BaseOutput):
         self._simple = self._limit if self._matcher is None else 0  # fewer tokens than this end only by a stop token
 
     def token(self, index: int) -> str:
-        """`push` of one id behind which the engine goes on: the hot path."""
+        """`push` of one id after which the engine continues: the hot path."""
         total = self.completion_tokens + 1
         if total < self._simple and index not in self._stop_ids and self.finish is None:
             self.completion_tokens = total
@@ -207,7 +207,7 @@ class RecordedOutput(Output):
         self.ids: list[int] = []
 
     def token(self, index: int) -> str:
-        """`push` of one id behind which the engine goes on."""
+        """`push` of one id after which the engine continues."""
         return self.push((index,))
 
     def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Another chat template for a model: what describes the model, with the template in place of its own.
+"""Another chat template for a model: what describes the model, with the template instead of its own.
 
 The result is a folder or GGUF file without weights, as `--model-config` names one. So the worker, its card and every
 frontend, here or on another machine, read the same template.
@@ -36,7 +36,7 @@ def template_text(given: str) -> str:
 
 
 def with_template(described: Path, template: str) -> Path:
-    """What describes a model as `described` does, but for the chat template. Reads and writes files: for a thread.
+    """What describes a model as `described` does, except the chat template. Reads and writes files: for a thread.
 
     Kept in the user's cache by its content, or in a temporary folder where the user has none. Raises UserError and
     OSError.

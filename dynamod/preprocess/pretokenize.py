@@ -31,7 +31,7 @@ class Split(NamedTuple):
 
     `whole`: a piece that is a token itself is not merged (tokenizer.json's `ignore_merges`). `bos`: the model wants a
     BOS token unless the file has it otherwise. `nfc`: text is normalised to NFC first. `spaces`: SentencePiece's ▁ and
-    bytes in place of the byte alphabet, and no cuts.
+    bytes instead of the byte alphabet, and no cuts.
     """
 
     patterns: tuple[str, ...] = ()

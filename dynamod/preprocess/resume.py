@@ -1,8 +1,9 @@
-"""Large files of the hub, in parts: a download that was interrupted goes on where it stopped. Blocks.
+"""Large files of the hub, in parts: a download that was interrupted continues where it stopped. Blocks.
 
 The library loads each file anew into a file of its own, and removes that when it ends. So large files are loaded here,
 with the library's lock and into its cache, where it finds them. What the hub keeps in Xet it also gives as a stream of
-bytes, which can go on. Chunks of Xet arrive in any order; they are loaded if `HF_XET_HIGH_PERFORMANCE` asks for them.
+bytes, which can continue. Chunks of Xet arrive in any order; they are loaded if `HF_XET_HIGH_PERFORMANCE` asks for
+them.
 """
 
 import hashlib

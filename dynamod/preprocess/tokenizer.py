@@ -95,7 +95,7 @@ class Tokenizer:
     def encode(self, text: str, add_special: bool = False) -> list[int]:
         """Return the ids of `text`; special tokens written in it are recognised.
 
-        `add_special` puts before and behind what the model wants there (BOS), but a BOS that the text itself starts
+        `add_special` puts before and after what the model wants there (BOS), but a BOS that the text itself starts
         with is not doubled. Raises BadRequest for text that is no Unicode (lone surrogates).
         """
         return list(unpack(self.encode_packed(text, add_special)))
@@ -126,7 +126,7 @@ class Tokenizer:
         return decoder.push(ids) + decoder.flush()
 
     def decoder(self, skip_special: bool = True, *, continuing: bool = False) -> Decoder:
-        """Return a decoder for one answer; `continuing` keeps a space at its start (it goes on from a prompt)."""
+        """Return a decoder for one answer; `continuing` keeps a space at its start (it continues from a prompt)."""
         return make_decoder(self._table, self._reference, skip_special=skip_special, continuing=continuing)
 
     def token_bytes(self, index: int) -> bytes | None:

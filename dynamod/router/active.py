@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 EXPIRY = 600.0
-"""Seconds after which a request that was never finished is no load any more: a lost event must not weigh for ever."""
+"""Seconds after which a request that was never finished is no load any more: a lost event must not weigh forever."""
 
 
 class Load(NamedTuple):
@@ -151,7 +151,7 @@ class ActiveLoad:
     def sharing(self, blocks: Sequence[int], workers: Iterable[int]) -> dict[int, int]:
         """How many of a prompt's blocks are in use at those of the workers where it is any.
 
-        Many workers answer behind the same system prompt: what one shares is tried first with the next.
+        Many workers answer with the same system prompt: what one shares is tried first with the next.
         """
         found: dict[int, int] = {}
         users = self.users(blocks)

@@ -1,7 +1,7 @@
 """What sending a request to a worker costs, as a sum of named terms with weights.
 
 All terms count KV blocks. A term is one entry of TERMS; its weight, its place in decisions and in `dynamo explain`
-follow from that. With the weights of `ORIGINAL` the sum is the original's formula of 2025 and later,
+follow from that. With the weights of `ORIGINAL` the sum is NVIDIA Dynamo's formula of 2025 and later,
 `overlap_weight * potential prefill blocks + potential active blocks`.
 """
 
@@ -90,7 +90,7 @@ def sending(
 
 
 class Term(NamedTuple):
-    """One addend: a Python expression for one worker, its default weight, and its weight in the original's formula.
+    """One addend: a Python expression for one worker, its default weight, and its weight in NVIDIA Dynamo's formula.
 
     The expression may use the worker's `requests`, `queued` and `above` (see Workers), what the prompt meets there:
     `blocks`, `whole`, `overlap`, `active` and `fetch` (see Sending), and `own`: the blocks to compute there.

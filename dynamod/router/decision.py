@@ -66,7 +66,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     @property
     def fetched(self) -> int:
-        """Blocks behind these that it would load from its tiers."""
+        """Blocks after these that it would load from its tiers."""
         return next((one.fetched for one in self.candidates if one.instance == self.chosen), 0)
 
     @property

@@ -19,7 +19,7 @@ MAX_BLOCKS = 1 << 22
 
 
 class IndexStatistics(msgspec.Struct, frozen=True):
-    """Blocks known, names of blocks over all workers, workers; events taken, and those behind an unknown parent."""
+    """Blocks known, names of blocks over all workers, workers; events taken, and those after an unknown parent."""
 
     blocks: int
     names: int

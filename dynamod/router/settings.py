@@ -11,7 +11,7 @@ from .policies import policy_class
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
-    """How to choose. `overlap_weight`: the original's `--kv-overlap-score-weight`. `ttl`: seconds, without events.
+    """How to choose. `overlap_weight`: NVIDIA Dynamo's `--kv-overlap-score-weight`. `ttl`: seconds, without events.
 
     A worker is busy, and gets nothing, above `busy_blocks` (share of its KV blocks in use) or `busy_prefill` (prompt
     tokens still to be computed there). When all are busy up to `queue_size` requests wait for one; more are refused.

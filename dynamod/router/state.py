@@ -127,7 +127,7 @@ class WorkerState:
         return found
 
     def fetches(self, blocks: Sequence[int], overlaps: Mapping[int, int]) -> dict[int, Fetch]:
-        """What each worker would load of a prompt, behind the `overlaps` with its device; empty without tiers."""
+        """What each worker would load of a prompt, after the `overlaps` with its device; empty without tiers."""
         return self.tiers.find(blocks, overlaps, self.loads) if self.tiers and blocks else {}
 
     def _total(self, worker: int) -> int:

@@ -1,4 +1,4 @@
-"""Which worker has which blocks in tiers below its device, and what loading them costs beside computing them."""
+"""Which worker has which blocks in tiers below its device, and what loading them costs compared with computing them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from .bitsets import prefixes
 from .index import BlockIndex
 
 UNKNOWN: dict[Medium, float] = {"CPU_PINNED": 0.25, "DISK": 0.75}
-"""The time to load a block by that to compute it, where a worker has not measured both: the original's constants."""
+"""The time to load a block by that to compute it, where a worker has not measured both: NVIDIA Dynamo's constants."""
 
 
 class Fetch(NamedTuple):
-    """Blocks of a prompt that a worker has in tiers behind those in its device; their cost, in blocks computed."""
+    """Blocks of a prompt that a worker has in tiers after those in its device; their cost, in blocks computed."""
 
     blocks: int
     cost: float
@@ -40,14 +40,14 @@ class TierIndex:
             level.apply(worker, Removed(event.blocks))
 
     def remove_worker(self, worker: int) -> None:
-        """A worker is gone, or its tiers are empty; its device's blocks are removed behind this."""
+        """A worker is gone, or its tiers are empty; its device's blocks are removed after this."""
         for level in self._levels.values():
             level.remove_worker(worker)
 
     def find(self, blocks: Sequence[int], overlaps: Mapping[int, int], loads: Mapping[int, Load]) -> dict[int, Fetch]:
         """For a prompt: what each worker would load. `overlaps`: how many blocks are in its device, from the start.
 
-        Behind the first block that only a slower tier has, all are counted as that one's.
+        After the first block that only a slower tier has, all are counted as that one's.
         """
         found: dict[int, Fetch] = {}
         reach, known = overlaps, [self._device]

@@ -1,4 +1,4 @@
-"""Calls to workers that ship: a request in the original's words as the one that they take, and their answers back."""
+"""Calls to workers that ship: a request in NVIDIA Dynamo's words as the one that they take, and their answers back."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -60,7 +60,7 @@ def _chat(card: ModelCard, number: str, payload: Mapping[str, Any]) -> Chat:
 
 
 class Answer:
-    """Items for deltas of tokens and text, in the original's words: LLMEngineOutput dicts and OpenAI chunks."""
+    """Items for deltas of tokens and text, in NVIDIA Dynamo's words: LLMEngineOutput dicts and OpenAI chunks."""
 
     def __init__(self) -> None:
         self._received = 0

@@ -65,7 +65,7 @@ Question = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
 def _subject(address: Address, lease: int | None) -> str:
-    """Where an instance receives; without a lease a static worker, as the original names it."""
+    """Where an instance receives; without a lease a static worker, as NVIDIA Dynamo names it."""
     from dynamod.transport.nats.transport import instance_subject
 
     subject = instance_subject(address.namespace, address.component, address.endpoint, lease or 0)
@@ -148,7 +148,7 @@ class ProcessContext:
     def view(self) -> View:
         """Live instances and models, watched from the first use on."""
         if self._view is None:
-            # an instance that leaves the registry may be draining: its open streams go on until the socket closes,
+            # an instance that leaves the registry may be draining: its open streams continue until the socket closes,
             # which the kernel does at once when the process dies
             self._view = View(self.registry)
             self.follow_exits()
@@ -179,7 +179,7 @@ class ProcessContext:
     async def caught_up(self, prefix: str, watcher: Watcher) -> None:
         """Watch a prefix and wait (with a bound) until all watchers know all that stands there now.
 
-        What we put comes back behind the snapshots that were asked for before.
+        What we put comes back after the snapshots that were asked for before.
         """
         registry, back = self.registry, asyncio.Event()
         key = f"{CAUGHT_UP}{registry.lease:x}"
@@ -270,7 +270,7 @@ class ComponentContext:
             self._put(endpoint, card_key(instance), card)
 
     def withdraw(self, endpoint: str | None = None) -> None:
-        """Take the component's instances (or one) out of the registry; streams that are open go on."""
+        """Take the component's instances (or one) out of the registry; streams that are open continue."""
         for name in [endpoint] if endpoint is not None else list(self._published):
             for key in reversed(self._published.pop(name, [])):
                 self.process_context.registry.delete(key)

@@ -1,4 +1,4 @@
-"""The exchange of a process: which actor is behind which endpoint address."""
+"""The exchange of a process: which actor has which endpoint address."""
 
 import logging
 from collections.abc import Callable

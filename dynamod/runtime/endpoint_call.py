@@ -38,7 +38,7 @@ class Annotated:
         return None
 
     def comments(self) -> list[str] | None:
-        """Comments beside the data: none."""
+        """Comments alongside the data: none."""
         return None
 
     def id(self) -> str | None:

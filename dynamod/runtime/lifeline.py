@@ -1,4 +1,4 @@
-"""A component process's end of the socket pair to its daemon, before its event loop runs and beside it.
+"""A component process's end of the socket pair to its daemon, before its event loop runs and alongside it.
 
 The plan comes first, with the sockets to listen on; then the pair is the process's connection. When the daemon dies the
 kernel closes it, and the process ends itself within a bound, whatever its event loop is doing.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 ORPHAN_GRACE = 3.5
-"""Seconds an orphan gets to end by itself; then it is killed, with all it started. The promise is 5."""
+"""Seconds an orphan gets to end on its own; then it is killed, with all it started. The promise is 5."""
 
 
 def default_signals() -> None:

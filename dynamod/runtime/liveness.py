@@ -53,7 +53,7 @@ SETTINGS = {
     "slow_timeout": "slow",
     "kill_timeout": "kill",
 }
-"""Keys of a component's configuration; in capitals behind DYNAMOD_ they are environment variables for all."""
+"""Keys of a component's configuration; in capitals after DYNAMOD_ they are environment variables for all."""
 
 
 def clocks_of(configs: Iterable[Mapping[str, Any]], environ: Mapping[str, str] = os.environ) -> Clocks:

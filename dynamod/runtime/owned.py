@@ -1,4 +1,4 @@
-"""Folders, files and sockets that must be ours: another user of the machine may have put something in their place."""
+"""Folders, files and sockets that must be ours: another user of the machine may have replaced them."""
 
 import os
 import stat

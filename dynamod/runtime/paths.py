@@ -1,4 +1,4 @@
-"""Where the control socket is, and the private folder of a running daemon beside it."""
+"""Where the control socket is, and the private folder of a running daemon next to it."""
 
 import contextlib
 import hashlib
@@ -53,7 +53,7 @@ def choose_socket(explicit: str | None = None, environ: Mapping[str, str] = os.e
 
 
 def link_path(socket: Path) -> Path:
-    """The node link's socket beside the control socket."""
+    """The node link's socket next to the control socket."""
     return socket.with_name(socket.name + ".link")
 
 

@@ -14,7 +14,7 @@ class ServicePlan(msgspec.Struct, frozen=True):
     """One service in a process. `component_kind`: its actor, as in `graph.ServiceSpec`; empty: `spec` is loaded.
 
     `spec`: `graph.ServiceSpec` as a dict. `sockets`: listening sockets by purpose, as places in the list of
-    descriptors sent with the plan. `role`: of a worker, in place of its disaggregation mode.
+    descriptors sent with the plan. `role`: of a worker, instead of its disaggregation mode.
     """
 
     name: str

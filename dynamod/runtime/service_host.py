@@ -33,7 +33,7 @@ class NotAlive(DynamodError):
 
 
 class ServiceHost(Actor):
-    """Owns the instance of a user's class. Requests run beside each other, each ends with its reader."""
+    """Owns the instance of a user's class. Requests run alongside each other, each ends with its reader."""
 
     mailbox_capacity = 1024
     invokes: ClassVar[Mapping[str, type[Job]]] = {}

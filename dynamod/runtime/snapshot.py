@@ -1,4 +1,4 @@
-"""A copy of the installed package, from which a daemon and its processes run while an installer replaces the original.
+"""A copy of the installed package, from which a daemon and its processes run while an installer replaces the package.
 
 `pip install -U` replaces files beneath a running daemon. Modules that are imported later, and processes that are
 started again, would then be of another release, or of half of one. A checkout has no snapshot: its files change because
@@ -136,7 +136,7 @@ class Snapshot:
 
 
 def adopt(folder: Path) -> None:
-    """Import from a snapshot whatever this process has not imported yet. The original stays second: a safety net."""
+    """Import from a snapshot whatever this process has not imported yet. The package stays second: a safety net."""
     before = str(_home())
     if before == str(folder):
         return

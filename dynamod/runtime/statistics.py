@@ -1,6 +1,6 @@
 """The counts of a process, made on demand: metric families for scrapes, plain numbers for `dynamo top`.
 
-Names begin with `dynamod_` (or are the original's), every sample has the label `process`:
+Names begin with `dynamod_` (or are NVIDIA Dynamo's), every sample has the label `process`:
 `dynamod_actor_mailbox_depth`, `dynamod_processor_flights`, `dynamod_inbox_frames_total`, ...
 """
 

@@ -1,1 +1,1 @@
-"""The Python client API: what stands behind dynamo.runtime and dynamo.llm."""
+"""The Python client API: the code of dynamo.runtime and dynamo.llm."""

@@ -45,7 +45,7 @@ PATIENCE_VARIABLE = "DYNAMOD_HEARTBEAT_TIMEOUT"
 """Seconds that this process may be without a heartbeat, whatever the node's own setting is."""
 
 OWN = ("registry", "root")
-"""Actors of ours beside those of components."""
+"""Actors of ours in addition to those of components."""
 
 _connections: dict[asyncio.AbstractEventLoop, "Connection"] = {}
 
@@ -78,7 +78,7 @@ class Connection:
         await asyncio.shield(self._opened)
 
     async def release(self) -> None:
-        """One user less; behind the last everything is closed."""
+        """One user less; after the last everything is closed."""
         self.users -= 1
         if self.users == 0:
             self.unused.set()

@@ -53,8 +53,8 @@ def dynamo_endpoint(
 ) -> Callable[[Callable[..., Any]], Callable[..., AsyncIterator[Any]]]:
     """Parse the request, a dict or JSON text, into a pydantic model before the function sees it.
 
-    For `(request)`, `(self, request)` and both with a context behind. Answers are not checked. Raises ValueError at the
-    first item when the request does not fit.
+    For `(request)`, `(self, request)` and both with a context at the end. Answers are not checked. Raises ValueError at
+    the first item when the request does not fit.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., AsyncIterator[Any]]:

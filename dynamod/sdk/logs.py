@@ -36,7 +36,7 @@ class LogTap:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Read no more. A factory that was set after ours stays, and goes on to call it."""
+        """Read no more. A factory that was set after ours stays, and continues to call it."""
         self._open = False
         if logging.getLogRecordFactory() == self._made:
             logging.setLogRecordFactory(self._before)

@@ -47,7 +47,7 @@ class KvEventPublisher:
         lora_id: int | None = 0,
         parent_hash: int | None = None,
     ) -> None:
-        """Blocks that follow each other are in the cache, behind the block `parent_hash` (None: from a prompt's start).
+        """Blocks that follow each other are in the cache, after the block `parent_hash` (None: from a prompt's start).
 
         `token_ids`: of all blocks, one after the other; `num_block_tokens`: how many each has; `block_hashes`: the
         engine's own names, 64 bits with or without sign. From the first block on that is not full, and with another
@@ -180,7 +180,7 @@ class FpmDirectPublisher:
     def publish(self, *, dp_rank: int, wall_time_secs: float, **counts: int) -> None:
         """A rank has computed a step, which took `wall_time_secs`. One that says nothing for 1 s is idle.
 
-        `counts`: fields of `ScheduledRequests` behind `scheduled_`, of `QueuedRequests` behind `queued_`. What is
+        `counts`: fields of `ScheduledRequests` after `scheduled_`, of `QueuedRequests` after `queued_`. What is
         left out is not known. Raises UserError.
         """
         if whole_number("dp_rank", dp_rank, 0) >= len(self._steps):

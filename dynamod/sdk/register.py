@@ -52,7 +52,7 @@ async def register_llm(
     What is not here is downloaded, without weights.
     Chat and Completion engines need no files: only the name is taken from it. `context_length`: tokens, at most the
     model's own. `kv_cache_block_size`: tokens, default 16. `migration_limit`: how often a request may move to another
-    instance when this one fails; above 0 a Backend engine promises that it continues behind given ids as it would have
+    instance when this one fails; above 0 a Backend engine promises that it continues after given ids as it would have
     gone on itself. Vectors may be made anywhere, so 0 is the usual 3 for
     Embedding. `user_data`: kept in the card. `router_mode`, `runtime_config` and whatever else is given have no
     effect; the frontend decides how it routes.

@@ -90,7 +90,7 @@ class DistributedRuntime:
                 await connection.release()
 
     async def _end_what_is_served(self) -> None:
-        """Endpoints that the worker function has left behind, in tasks of its own: they end before the connection."""
+        """Endpoints that the worker function has left running, in tasks of its own: they end before the connection."""
         for callback in list(self._on_end):
             callback(0.0)
         try:

@@ -19,7 +19,7 @@ from .place import place
 SECONDS = 1.0
 """CPU time for one grammar."""
 IDLE = 60
-"""Seconds without a question behind which the process ends."""
+"""Seconds without a question after which the process ends."""
 STACK = 2**21
 """Bytes; less than a worker's threads have, so that what passes here passes there."""
 MEMORY = 2**31

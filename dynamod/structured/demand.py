@@ -30,7 +30,7 @@ _HARMLESS = (None, False)
 def demand(request: Common) -> tuple[str, Grammar] | None:
     """The field and what it asks for; None: any text will do. Raises BadRequest.
 
-    Calls that have to come are in place of another form: that is for the answer behind them.
+    Calls that have to come replace another form, which is for the answer after them.
     """
     if isinstance(request, ChatRequest) and request.must_call:
         return CALLS, _calls(request)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 
 WHITESPACE = r"[ \n\t]{0,24}"
-"""Between the parts of a JSON value, and between tags: without a bound, small models write white space for ever."""
+"""Between the parts of a JSON value, and between tags: without a bound, small models write white space forever."""
 _PIECES = 2000
 """Rules of one grammar."""
 _SIZE = 2**19

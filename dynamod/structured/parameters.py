@@ -1,4 +1,4 @@
-"""Parameters of a call as models write them between tags, in place of one JSON object: by the schema of that object.
+"""Parameters of a call as models write them between tags, instead of one JSON object: by the schema of that object.
 
 The names of the styles, and what they look like, are xgrammar's. Strings stand as they are, up to the closing tag; what
 is no string is JSON, but in `cohere_xml`, where objects and lists are tags within tags.
@@ -21,7 +21,7 @@ _DEEP = 16
 
 
 class _Style(NamedTuple):
-    """What stands in front of a name, behind it (by kind of value), and behind the value.
+    """What stands in front of a name, after it (by kind of value), and after the value.
 
     `between`: in front of the value, where white space may come before it. `item`: what begins a part of a list.
     """
@@ -58,7 +58,7 @@ STYLES = {
 
 
 class Parameters:
-    """The parameters of one schema. `part`: makes what is compiled by itself, by its place. `root`: of the schema."""
+    """The parameters of one schema. `part`: makes what is compiled on its own, by its place. `root`: of the schema."""
 
     def __init__(self, lark: Lark, part: Part, style: str, root: Mapping[str, Any]) -> None:
         self._lark, self._part, self._root = lark, part, root
@@ -66,7 +66,7 @@ class Parameters:
         self._close = f"/{WHITESPACE}{escaped(self._style.close)}/"
 
     def ways(self, given: Mapping[str, Any], place: str, ways: Sequence[Way]) -> Way:
-        """All parameters with these ways behind them. Raises TagError for what the style cannot say."""
+        """All parameters with these ways after them. Raises TagError for what the style cannot say."""
         return Way(self._object(resolved(given, self._root, place), place, ways, 0))
 
     def _object(self, given: Mapping[str, Any], place: str, ways: Sequence[Way], depth: int) -> str:

@@ -15,7 +15,7 @@ from .source import LIMITS, source
 from .vocabulary import Vocabulary
 
 MANY = 300
-"""Properties of one object from which on it is tried by itself: how many may come is found out when they may, which for
+"""Properties of one object from which on it is tried alone: how many may come is found out when they may, which for
 a part of a schema would be in the middle of an answer."""
 STEPS = 256
 """Bytes of an answer that are tried."""

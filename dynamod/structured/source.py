@@ -20,7 +20,7 @@ GAP = r"gap: /[ \n\t]{0,8}/"
 
 
 def source(grammar: Grammar, *, fixed_spaces: bool = False) -> str:
-    """The grammar as `LLMatcher` takes it. `fixed_spaces`: JSON has one space behind commas and
+    """The grammar as `LLMatcher` takes it. `fixed_spaces`: JSON has one space after commas and
     colons and no others; for versions of llguidance that let a pattern of white space repeat (1.4).
 
     Raises ValueError for one that is not well formed.
@@ -41,7 +41,7 @@ def _named(form: str, name: str) -> list[dict[str, Any]]:
 
 
 def _whole(grammar: Grammar) -> str:
-    """Lark of an answer with something in front of its `@form`, or in its place."""
+    """Lark of an answer with something in front of its `@form`, or instead of it."""
     rules, first, answer = [], "", "@form"
     if grammar.closing:
         first = f"({json.dumps(grammar.opening)} thoughts gap)?" if grammar.opening else "thoughts gap"

@@ -35,8 +35,8 @@ Ways = Sequence[Way]
 class Rules:
     """The rules of one structural tag. Raises TagError.
 
-    `parts`: what is compiled by itself, with its place. `later`: workers of the first version with tags do not read it:
-    they know `_FIRST` types, and free text that ends with its tag or the answer.
+    `parts`: what is compiled separately, with its place. `later`: workers of the first version with tags do not read
+    it: they know `_FIRST` types, and free text that ends with its tag or the answer.
     """
 
     def __init__(self, value: Mapping[str, Any]) -> None:
@@ -66,7 +66,7 @@ class Rules:
         return self._dispatched(_grouped(triggers, tags, ".triggers"), END, Text(), ".triggers", loop=True)
 
     def _format(self, value: Any, place: str, ways: Ways) -> Ways:
-        """How an answer goes on with this part, when it goes on in these ways behind it."""
+        """How an answer continues with this part, when it continues in these ways after it."""
         kind = value.get("type") if isinstance(value, dict) else None
         if kind not in FORMATS:
             types = f"it must be an object with a `type`; known are {', '.join(FORMATS)}"
@@ -152,7 +152,7 @@ class Rules:
         return (Way(behind(self._lark, body), begin),) if begin else body
 
     def _tag_parts(self, value: Any, place: str, ways: Ways) -> tuple[str, Ways, str]:
-        """How it begins, what is behind that, and where the beginning is said."""
+        """How it begins, what comes after that, and where the beginning is said."""
         known(value, place, ("type", "begin", "content", "end"))
         if value.get("type", "tag") != "tag":
             raise TagError(f"{place}.type", "it must be tag")

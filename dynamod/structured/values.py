@@ -27,7 +27,7 @@ _OF_OTHERS = (
     *("items", "minItems", "maxItems", "properties", "required", "additionalProperties"),
 )
 _DEEP = 32
-"""References and alternatives behind each other."""
+"""References and alternatives in a row."""
 
 Part = Callable[[Grammar, str], str]
 
@@ -53,7 +53,7 @@ def resolved(given: Mapping[str, Any], root: Mapping[str, Any], place: str) -> M
             given = schema(inner[0], f"{place}.allOf[0]")
         elif isinstance(reference := given.get("$ref"), str):
             if given.keys() - {"$ref", *NOTES, *_ROOT}:
-                raise TagError(f"{place}.$ref", "other members beside it are not served here")
+                raise TagError(f"{place}.$ref", "other members next to it are not served here")
             given = _pointed(reference, root, f"{place}.$ref")
         else:
             return given
@@ -106,7 +106,7 @@ def values(
         return any_text
     if not separate and strings and others:
         if not all(one.text for one in others):
-            raise TagError(place, "strings that keep to a form stand beside JSON here, and both would look the same")
+            raise TagError(place, "strings that keep to a form stand next to JSON here, and both would look the same")
         return [Value(RAW, choice(one.text for one in found))]
     made = any_text or ([Value(RAW, choice(one.text for one in strings))] if strings else [])
     if others:
@@ -128,7 +128,7 @@ class _Forms:
         for name in ("anyOf", "oneOf"):
             if name in said:
                 if len(said) > 1:
-                    raise TagError(f"{place}.{name}", "other members beside it are not served here")
+                    raise TagError(f"{place}.{name}", "other members next to it are not served here")
                 inner = [(where, schema(one, where)) for where, one in listed(said[name], f"{place}.{name}")]
                 return [value for where, one in inner for value in self.of(one, where, depth + 1)]
         if "const" in said or "enum" in said:
@@ -142,7 +142,7 @@ class _Forms:
 
     def _constants(self, given: Mapping[str, Any], place: str) -> list[Value]:
         if other := sorted(given.keys() - {"const", "enum", "type"}):
-            raise TagError(f"{place}.{other[0]}", "it is not served beside `const` or `enum`")
+            raise TagError(f"{place}.{other[0]}", "it is not served next to `const` or `enum`")
         found = [one for _, one in listed(given["enum"], f"{place}.enum")] if "enum" in given else [given["const"]]
         found = [one for one in found if "const" not in given or one == given["const"]]
         types = given.get("type", [*_TYPES])

@@ -32,7 +32,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way in which an answer may go on: a string, `said`, and behind that `rest`, an expression of Lark.
+    """One way in which an answer may continue: a string, `said`, and after that `rest`, an expression of Lark.
 
     `opens`: the character with which `rest` begins, where that is known. `whole`: all to the end of the answer as an
     expression of a terminal, where there is one. `free`: it begins with free text.
@@ -57,12 +57,12 @@ UNKNOWN = (Way(""),)
 
 
 def behind(lark: Lark, ways: Sequence[Way]) -> str:
-    """An expression of what follows, to be written behind something else. Raises TagError."""
+    """An expression of what follows, to be written after something else. Raises TagError."""
     return lark.short(choice(way.expression for way in ways))
 
 
 def whole_behind(lark: Lark, first: str, ways: Sequence[Way]) -> str | None:
-    """`Way.whole` of an expression with these ways behind it. Raises TagError."""
+    """`Way.whole` of an expression with these ways after it. Raises TagError."""
     wholes = [way.whole for way in ways]
     found = [one for one in wholes if one is not None]
     if len(found) < len(wholes):
@@ -71,7 +71,7 @@ def whole_behind(lark: Lark, first: str, ways: Sequence[Way]) -> str | None:
 
 
 def said(lark: Lark, text: str, ways: Sequence[Way]) -> tuple[Way, ...]:
-    """A string with these ways behind it. Raises TagError."""
+    """A string with these ways after it. Raises TagError."""
     if len(ways) <= _FEW and all(way.said and len(way.said) + len(text) <= _JOINED for way in ways):
         return tuple(Way(way.rest, text + way.said, whole=whole_behind(lark, literal(text), (way,))) for way in ways)
     return (Way(behind(lark, ways), text, whole=whole_behind(lark, literal(text), ways)),)
@@ -86,7 +86,7 @@ def free_text(
     again: Sequence[Way] = (),
     bounds: Collection[str] = (),
 ) -> Way:
-    """Free text with these ways behind it. `again`: ways behind which free text begins once more.
+    """Free text with these ways after it. `again`: ways after which free text begins once more.
 
     `bounds`: strings that are not in it, for they end what it is a part of. Raises TagError, which names `place`.
     """
@@ -132,7 +132,7 @@ def _heads(lark: Lark, text: str, ways: Sequence[Way]) -> list[str]:
 
 
 def _check(ends: Sequence[Way], again: Sequence[Way], place: str) -> None:
-    """Strings behind which different things follow are told apart before one has come to its end."""
+    """Strings after which different things follow are told apart before one has come to its end."""
     strings: dict[str, set[str]] = {}
     for way in (*ends, *again):
         strings.setdefault(way.said, set()).add(way.rest)

@@ -97,7 +97,7 @@ class Reply:
 
     @property
     def backlog(self) -> int:
-        """Items that wait for a slow reader. Answers are bounded by themselves; what goes on for ever must look."""
+        """Items that wait for a slow reader. Answers are bounded on their own; what continues forever must look."""
         return self._outbox.backlog(self._stream)
 
     def on_cancel(self, callback: Callable[[], object]) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 
 async def comes(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait for an event, at most so many seconds (None: for ever); whether it has come."""
+    """Wait for an event, at most so many seconds (None: forever); whether it has come."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -80,7 +80,7 @@ class WorkerPart:
         """The worker has this role no more."""
 
     def submitting(self, request: Any, submit: Submit) -> Submit:
-        """What gives a request that the engine serves to the engine: `submit`, or a function in its place."""
+        """What gives a request that the engine serves to the engine: `submit`, or a function instead."""
         return submit
 
     def statistics(self) -> msgspec.Struct | None:

@@ -41,7 +41,7 @@ class StructuredOutput:
         if not can.keeps(words):
             raise BadRequest(f"engine {name} does not keep to forms that need {' and '.join(words)}")
         if isinstance(request, Generate) and request.prior_output and not can.keeps((REPLAY,)):
-            raise EngineFailed(f"engine {name} cannot go on in an answer that keeps to a form")
+            raise EngineFailed(f"engine {name} cannot continue in an answer that keeps to a form")
         if self._compiler is None or self._compiler.prepared(grammar):
             begin(request, reply)
         else:

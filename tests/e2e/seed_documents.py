@@ -9,7 +9,7 @@ COMMAND = re.compile(
     r"|python3? -m (?:dynamo|sglang)\.|curl |ray (?:start|stop)|docker (?:compose|run) |nats-server |huggingface-cli )"
 )
 BUILDS = ("sh.rustup.rs", "astral.sh", "Homebrew", "apt-get")
-"""What installs the original's tools or builds it."""
+"""What installs NVIDIA Dynamo's tools or builds NVIDIA Dynamo."""
 
 
 def commands(folder: Path) -> dict[str, str]:

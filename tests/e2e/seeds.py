@@ -2,7 +2,7 @@
 
 A line is the document's own text. `python -m tests.e2e.seeds > tests/e2e/SEEDS.md` writes the table. Not a test.
 
-Left out is what builds the original or installs its tools (cargo, rustup, apt, brew, maturin, patches of vLLM).
+Left out is what builds NVIDIA Dynamo or installs its tools (cargo, rustup, apt, brew, maturin, patches of vLLM).
 """
 
 from typing import Literal, NamedTuple

@@ -182,7 +182,7 @@ def remotely(machine: Any, url: str) -> bool:
 
 @together
 def test_the_limits_change_in_etcd_while_it_runs(machine: Any, servers: Servers) -> None:
-    """Under the original's key. What cannot be read is not followed, counted, and said once."""
+    """Under NVIDIA Dynamo's key. What cannot be read is not followed, counted, and said once."""
     env = on(machine, servers, "one")
     url = serve(machine, **env).ready()
     path = machine.folder / "one/d.sock"

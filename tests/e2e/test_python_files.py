@@ -114,7 +114,7 @@ def test_mistakes(machine: Any) -> None:
         "out=echo_full -- -n 1": "takes no words after --",
         "out=echo_full --num-nodes 2": "runs on one node",
         "out=pystr:empty.py": "has no generate",
-        "out=pystr:serves.py": "a file that serves by itself: python serves.py",
+        "out=pystr:serves.py": "a file that serves on its own: python serves.py",
         "out=pystr:blocks.py": "async def",
         "out=pystr:fails.py": "ModuleNotFoundError: No module named 'not_there'",
     }

@@ -1,4 +1,4 @@
-"""Names of blocks: the original's vectors, and what a name must mean."""
+"""Names of blocks: NVIDIA Dynamo's vectors, and what a name must mean."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +57,6 @@ def test_a_salt_changes_all_names_and_none_is_the_original() -> None:
     assert len({*plain.blocks, *one.blocks, *two.blocks}) == 9
     assert one.blocks == block_hashes(ids, 4, "a") == chain(one.local), "who gets the local hashes finds the names"
     seed = (1337 + xxh3_64_intdigest(b"a")) % 2**64
-    assert one.local[0] == xxh3_64_intdigest(ids[:16], seed), "the original's formula"
+    assert one.local[0] == xxh3_64_intdigest(ids[:16], seed), "NVIDIA Dynamo's formula"
     one.extend(tokens.pack(range(12, 16)))
     assert one.blocks == block_hashes(tokens.pack(range(16)), 4, "a")

@@ -74,7 +74,7 @@ def test_large_vocabularies_are_read_quickly(tmp_path: Path) -> None:
         (b"GGML" + bytes(40), "does not start"),
         (b"GGUF" + struct.pack("<I", 99) + bytes(40), "version 99"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 5), "not a readable GGUF"),
-        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "behind the file"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "after the end of the file"),
         (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 8, 2**60), "longer than the file"),
         (b"", "not a readable GGUF"),
     ],

@@ -1,4 +1,4 @@
-"""Requests and answers of the Python client API: the original's words and our mail."""
+"""Requests and answers of the Python client API: NVIDIA Dynamo's words and our mail."""
 
 import asyncio
 from collections.abc import AsyncIterator

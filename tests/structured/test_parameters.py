@@ -203,7 +203,7 @@ LIST: Any = {"type": "array", "items": {"$ref": "#/$defs/L"}}
         (value({"type": "array", "minItems": "x"}, "cohere_xml"), ".json_schema.properties.v.minItems", "a number"),
         (value({"type": "array", "uniqueItems": True}, "cohere_xml"), ".json_schema.properties.v.uniqueItems", "known"),
         (value({"enum": [1], "type": "string"}), ".json_schema.properties.v", "no value is what all"),
-        (value({"enum": [1], "minimum": 2}), ".json_schema.properties.v.minimum", "not served beside"),
+        (value({"enum": [1], "minimum": 2}), ".json_schema.properties.v.minimum", "not served next to"),
         (value({"enum": []}), ".json_schema.properties.v.enum", "a list that is not empty"),
         (value({"$ref": "#/x"}), ".json_schema.properties.v.$ref", "is not in the schema"),
         (value({"$ref": "other"}), ".json_schema.properties.v.$ref", "is not in the schema"),

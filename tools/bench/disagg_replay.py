@@ -72,7 +72,7 @@ def played(a: argparse.Namespace, arrivals: list[Arrival]) -> dict[str, tuple[Ou
         "never": lambda: (Replay(a.workers, machine, timing, KV).run(arrivals), 0.0),
         "never, prefill workers idle": lambda: pools(PrefillSettings(remote_prefill=False)),
         "always": lambda: pools(PrefillSettings(conditional_disagg=False)),
-        "limits of the original": lambda: pools(
+        "limits of NVIDIA Dynamo": lambda: pools(
             PrefillSettings(max_local_prefill_length=1000, max_prefill_queue_size=2)
         ),
         "by request": lambda: pools(PrefillSettings()),

@@ -1,4 +1,4 @@
-"""The answers of a batch: where they go on, and how they are written in the order of their prompts."""
+"""The answers of a batch: where they continue, and how they are written in the order of their prompts."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ class InOrder(Generic[Item]):
 
 
 class Outputs:
-    """The output files of jobs, one open at a time, behind what they hold already. Context manager."""
+    """The output files of jobs, one open at a time, after what they hold already. Context manager."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -85,7 +85,7 @@ def _open(job: Job) -> FileIO:
 
 
 def _goes_on(job: Job) -> FileIO:
-    """The output, behind its last answer that counts."""
+    """The output, after its last answer that counts."""
     file = _open(job)
     if file.tell() != job.size:
         file.truncate(job.size)
@@ -93,7 +93,7 @@ def _goes_on(job: Job) -> FileIO:
 
 
 def prepare(jobs: Sequence[Job], *, resume: bool, overwrite: bool) -> int:
-    """Find out where each job goes on, and how many prompts are left; a terminal is asked where no flag says it.
+    """Find out where each job continues, and how many prompts are left; a terminal is asked where no flag says it.
 
     Raises UserError for outputs that belong to other prompts, that are no regular files, or that cannot be written.
     """
@@ -112,14 +112,14 @@ def prepare(jobs: Sequence[Job], *, resume: bool, overwrite: bool) -> int:
         try:
             _open(job).close()
         except OSError as error:
-            raise UserError(f"{job.output}: {error.strerror}", "the answers are written beside the prompts") from None
+            raise UserError(f"{job.output}: {error.strerror}", "the answers are written next to the prompts") from None
     if len(jobs) == 1:
         _link(jobs[0].output)
     return sum(job.total - job.done for job in jobs)
 
 
 def _link(output: Path) -> None:
-    """`output.jsonl`, the original's name, means the answers of the last file of prompts; a file of that name stays."""
+    """`output.jsonl`, NVIDIA Dynamo's name, means the answers of the last file of prompts; a file of the name stays."""
     link = output.with_name(SUFFIX[1:])
     with contextlib.suppress(OSError):
         if link.is_symlink():

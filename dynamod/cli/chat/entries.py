@@ -13,7 +13,7 @@ from dynamod.ingress.batch_lines import Entry, request_entry
 from dynamod.message.errors import UserError
 
 SUFFIX = ".output.jsonl"
-"""The answers to `prompts.jsonl` are in `prompts.output.jsonl` beside it."""
+"""The answers to `prompts.jsonl` are in `prompts.output.jsonl` next to it."""
 ANSWER = ("response", "tokens_in", "tokens_out", "elapsed_ms", "finish_reason", "error")
 """Keys of an answer. A line of prompts that has some came from an output file; they are not repeated."""
 URLS = ("/v1/chat/completions", "/v1/completions")
@@ -59,7 +59,7 @@ def inputs(path: str) -> list[Path]:
 
 
 def _is_output(file: Path) -> bool:
-    return file.name.endswith(SUFFIX) or file.name == SUFFIX[1:]  # the latter: the original's name
+    return file.name.endswith(SUFFIX) or file.name == SUFFIX[1:]  # the latter: NVIDIA Dynamo's name
 
 
 def entries(file: Path) -> Iterator[Entry]:

@@ -35,7 +35,7 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
     The latter reads stdin, or the files, and may raise UserError too: it is called when the graph is known to be good.
 
     Every request asks for 8,192 tokens at most and temperature 0.7; echo_core also gets `ignore_eos`, since the
-    template that it repeats contains stop tokens (all as the original does).
+    template that it repeats contains stop tokens (all as NVIDIA Dynamo does).
     """
     flags = copy.copy(arguments.flags)
     if flags.api_key or flags.api_key_file or flags.client_keys_file or flags.tls_cert_path or flags.tls_key_path:

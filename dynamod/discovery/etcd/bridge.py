@@ -1,7 +1,7 @@
 """The actor that joins a node's registry with those of other nodes through etcd.
 
-It lives beside the daemon's MemoryRegistry, on the node that holds it. Etcd is never in the way: what this node does
-goes on without it, what is known of others stays, and everything is said again when it is back.
+It lives alongside the daemon's MemoryRegistry, on the node that holds it. Etcd is never in the way: what this node does
+continues without it, what is known of others stays, and everything is said again when it is back.
 """
 
 import asyncio
@@ -201,7 +201,7 @@ class EtcdBridge(Actor):
         while True:
             mirror.wake.clear()
             ends = [functools.partial(self._end, client, lease) for lease in mirror.leases.ends()]
-            # with them, not behind them: that a process is gone is put while its lease ends, and streams wait for it
+            # with them, not after them: that a process is gone is put while its lease ends, and streams wait for it
             await _each([*ends, *self._changes(client)])
             await _each(functools.partial(self._grant, client, lease) for lease in mirror.leases.wanted(taken=again))
             await _each(self._changes(client))

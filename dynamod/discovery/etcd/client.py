@@ -49,7 +49,7 @@ class Change(NamedTuple):
 
 def library() -> tuple[Any, Any]:
     """The modules `grpc` and `aetcd.rpc`. Raises UserError when they are not installed."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it writes of handshakes beside our own lines
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it writes of handshakes alongside our own lines
     try:
         importlib.import_module("grpc.aio")
         return importlib.import_module("grpc"), importlib.import_module("aetcd.rpc")
@@ -146,7 +146,7 @@ class EtcdClient:
             stream.cancel()
 
     async def watch(self, prefix: str, start: int) -> AsyncGenerator[list[Change], None]:
-        """Changes under a prefix from revision `start` on, in their order, for ever. Raises Compacted."""
+        """Changes under a prefix from revision `start` on, in their order, forever. Raises Compacted."""
         stream = self._watches.Watch(metadata=self._metadata(leader=True))
         wanted = self._rpc.WatchCreateRequest(key=prefix.encode(), range_end=_after(prefix), start_revision=start)
         try:

@@ -93,7 +93,7 @@ class EtcdMirror:
     # Changes of the registry.
 
     def granted(self, lease: int) -> None:
-        """A lease of the node began. One whose end has not been said yet simply goes on."""
+        """A lease of the node began. One whose end has not been said yet simply continues."""
         self.leases.states[lease] = "held" if self.leases.ending.pop(lease, None) == 0 else "wanted"
         self.wake.set()
 
@@ -111,7 +111,7 @@ class EtcdMirror:
         self._soil(key)
 
     def deleted(self, key: str, lease: int) -> None:
-        """A key was removed from a lease that goes on."""
+        """A key was removed from a lease that continues."""
         self._soil(key)
 
     # What the bridge says, and what comes of it.
@@ -137,7 +137,7 @@ class EtcdMirror:
         """The id exists in etcd. Adopt the lease (True) if it is this node's own from before, else leave it alone.
 
         It is ours when an answer to us got lost, or when all keys on it are this node's, with the same values: then
-        the daemon before this one was killed and its processes went on.
+        the daemon before this one was killed and its processes continued.
         """
         if lease not in self.leases.states:
             return True

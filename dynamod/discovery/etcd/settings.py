@@ -1,4 +1,4 @@
-"""Where etcd is and how to speak to it, from the environment variables that the original reads."""
+"""Where etcd is and how to speak to it, from the environment variables that NVIDIA Dynamo reads."""
 
 import os
 import re

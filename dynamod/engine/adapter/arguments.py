@@ -1,4 +1,4 @@
-"""Options of ours and arguments of an engine's own (`--extra-engine-args`, `engine_args`, words behind `--`) as one.
+"""Options of ours and arguments of an engine's own (`--extra-engine-args`, `engine_args`, words after `--`) as one.
 
 Names are the engine's; it checks the values, and its reason is what a user reads.
 """
@@ -62,7 +62,7 @@ class Names:
         """What stands in `words`, read by the engine's parser; nothing that is only a default. Raises UserError."""
 
         def error(message: str) -> NoReturn:
-            hint = f"the words behind -- are {self.product}'s own, see `{self.help}`"
+            hint = f"the words after -- are {self.product}'s own, see `{self.help}`"
             raise UserError(f"{self.engine}: {message}", hint)
 
         parser.error = error

@@ -135,7 +135,7 @@ class EngineBlocks:
                 return
         local = local_hashes(tokens.pack(event.token_ids), self.block_size, event.lora_name or "")
         held = self.device if event.medium in DEVICE else self.host
-        first, fresh = before, list[tuple[int, int]]()  # new blocks in a row, behind block `first`
+        first, fresh = before, list[tuple[int, int]]()  # new blocks in a row, after block `first`
         for name, here, block in zip(event.block_hashes, local, chain(local, before), strict=True):
             if held.add(rank, (event.group_idx, name), block):
                 fresh.append((block, here))

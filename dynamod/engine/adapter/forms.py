@@ -1,7 +1,7 @@
 """Forms of answers for engines that compile them themselves, with xgrammar. Pure.
 
-They take a form that an answer begins with as it is. One behind reasoning, or in whose place calls may come, becomes a
-structural tag of xgrammar. None of them goes on in the middle of a form, so `REPLAY` is not among the words.
+They take a form that an answer begins with as it is. One after reasoning, or in whose place calls may come, becomes a
+structural tag of xgrammar. None of them continues in the middle of a form, so `REPLAY` is not among the words.
 """
 
 import json

@@ -21,7 +21,7 @@ _ELSEWHERE = re.compile(
 
 
 _NOTE = re.compile(rb"^(?:\([^)]*\) ?)?(?:\[[^\]]*\] ?)?(?:WARNING|INFO|DEBUG)\b|^(?:\S+:\d+: )?\w*Warning: ")
-"""Lines of vLLM, SGLang and their libraries that are no errors, perhaps behind a process or a library."""
+"""Lines of vLLM, SGLang and their libraries that are no errors, perhaps with a process or a library in front."""
 
 
 class StartOutput:
@@ -84,7 +84,7 @@ def _problem(error: Mapping[str, Any]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception says, without the places that pydantic adds behind its messages."""
+    """What an exception says, without the places that pydantic adds after its messages."""
     errors = getattr(error, "errors", None)
     if callable(errors):
         return " ".join("; ".join(_problem(one) for one in errors()).split())

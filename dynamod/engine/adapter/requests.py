@@ -25,7 +25,7 @@ class OpenRequests:
     def lengths(self) -> tuple[list[int], list[int]] | None:
         """Tokens of each prompt that has no token yet, oldest first, and KV tokens of each answer that has begun.
 
-        None: the engine has requests beside the ones that are answered here.
+        None: the engine has requests alongside the ones that are answered here.
         """
         if self.count != len(self.answers):
             return None

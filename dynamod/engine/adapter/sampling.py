@@ -1,4 +1,4 @@
-"""What such engines call alike in a request: names of sampling, seeds behind an answer's beginning, logprobs."""
+"""What such engines call alike in a request: names of sampling, seeds after an answer's beginning, logprobs."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Tops = tuple[tuple[tuple[int, float], ...], ...]
 
 
 def sampling_names(request: Generate, **own: Any) -> dict[str, Any]:
-    """What the request says of sampling, by the names that all of them have. `own`: an engine's own, in their place.
+    """What the request says of sampling, by the names that all of them have. `own`: an engine's own names.
 
     What is None is not said, so that the engine's default counts.
     """
@@ -30,5 +30,5 @@ def sampling_names(request: Generate, **own: Any) -> dict[str, Any]:
 
 
 def seed_behind(seed: int | None, prior: int) -> int | None:
-    """The seed of an answer that goes on behind `prior` tokens: the noise of its beginning must not come again."""
+    """The seed of an answer that continues after `prior` tokens: the noise of its beginning must not come again."""
     return seed if seed is None or not prior else xxh3_64_intdigest(f"{seed} {prior}".encode()) >> 1

@@ -1,4 +1,4 @@
-"""A tier in memory of the host that an engine keeps by itself: from our settings, and what it has counted.
+"""A tier in memory of the host that an engine keeps on its own: from our settings, and what it has counted.
 
 The files of such engines have no bound, so a tier of files is refused.
 """
@@ -72,7 +72,7 @@ def refused(names: Names, name: str, problem: str, hint: str) -> UserError:
 
 
 def given_once(names: Names, values: Mapping[str, Any], others: tuple[str, ...]) -> None:
-    """Raise UserError where `values` have the engine's own arguments for a tier beside `kv_host_gb`."""
+    """Raise UserError where `values` have the engine's own arguments for a tier alongside `kv_host_gb`."""
     for other in others:
         if values.get(other):
-            raise refused(names, "kv_host_gb", f"given beside {other}", "give one of them")
+            raise refused(names, "kv_host_gb", f"given together with {other}", "give one of them")

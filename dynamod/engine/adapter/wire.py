@@ -18,11 +18,11 @@ HOST = ("CPU", "CPU_PINNED")
 
 
 class BlockStored(msgspec.Struct, frozen=True, tag="BlockStored", gc=False):
-    """Blocks that follow each other behind `parent_block_hash`. `token_ids`: of all of them.
+    """Blocks that follow each other after `parent_block_hash`. `token_ids`: of all of them.
 
-    `extra_keys`: per block, what its content depends on beside tokens (a LoRA, an image). `lora_name`: of the adapter
-    that has computed them, for vLLM its digest. `group_idx`: layers of
-    different kinds have groups of their own. `kv_cache_spec_sliding_window`: set when old blocks of the group go.
+    `extra_keys`: per block, what its content depends on in addition to tokens (a LoRA, an image). `lora_name`: of the
+    adapter that has computed them, for vLLM its digest. `group_idx`: layers of different kinds have groups of their
+    own. `kv_cache_spec_sliding_window`: set when old blocks of the group go.
     """
 
     block_hashes: list[Name]

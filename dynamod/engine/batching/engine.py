@@ -54,7 +54,7 @@ class BatchingStatistics(EngineStatistics, frozen=True):
 
 
 class BatchingEngine(OwnForms, Engine[Generate]):
-    """Batches by itself, with one or more schedulers, each over a pool of blocks of `block_size` tokens.
+    """Batches on its own, with one or more schedulers, each over a pool of blocks of `block_size` tokens.
 
     `start` sets `schedulers`, `clocks` (one each), `caching`, `room` (tokens of a prompt and its answer together), and
     `tiers`, if there are any, and adds the tokens that it hands out to `tokens`. `exports`, `peer_seconds`,
@@ -115,7 +115,7 @@ class BatchingEngine(OwnForms, Engine[Generate]):
 
     @abstractmethod
     def export(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
-        """Compute the full blocks of a prompt (with its prior output) but for its last token; returns what cancels it.
+        """Compute the full blocks of a prompt (with its prior output) except its last token; returns what cancels it.
 
         Blocks that are in the cache are not computed again. Each is put as soon as it is there and has room, in order.
         """

@@ -1,9 +1,9 @@
-"""KV blocks of a prompt between engines: what an engine that batches by itself must be able to do.
+"""KV blocks of a prompt between engines: what an engine that batches on its own must be able to do.
 
 One engine computes a prompt and exports its full blocks as they are computed. Another holds the request, imports them,
 and computes what is missing. An import counts as computing: the blocks are found by the prefix cache afterwards.
 
-Where KV cells cannot be given by positions there is one block, of whatever length: the state behind all tokens of the
+Where KV cells cannot be given by positions there is one block, of whatever length: the state after all tokens of the
 prompt but the last, under a name of its own. It is imported as a whole or not at all, and no cache has it afterwards.
 """
 
@@ -67,7 +67,7 @@ class Held(Protocol):
         ...
 
     def put(self, name: int, data: bytes) -> bool:
-        """Import block `first`, whose sequence hash must be `name`. False: it cannot be taken, go on without more."""
+        """Import block `first`, whose sequence hash must be `name`. False: it cannot be taken, continue without."""
         ...
 
     def go(self) -> None:

@@ -27,13 +27,14 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     `block_size`: tokens of a block of the prefix cache, the card's `kv_cache_block_size`. `n_ctx`: KV cells, one per
     token, of all sequences together; or `num_blocks` of `block_size` cells. None: four contexts up
     to 32,768 cells, else one, if a quarter of the free memory has room. `max_num_seqs`: sequences that run at a time.
-    `max_num_batched_tokens`: tokens of a step. `step_seconds`: what a step of prompts beside running answers should
+    `max_num_batched_tokens`: tokens of a step. `step_seconds`: what a step of prompts alongside running answers should
     take; prompts are cut accordingly.
-    `split_tail`: what is behind the last full block of a prompt gets a step of its own; where whole states are handed
+    `split_tail`: what comes after the last full block of a prompt gets a step of its own; where whole states are handed
     off, its last token. So it is computed where the blocks are imported, and logits depend on how a prompt is cut: with
     it both give the same bits.
-    `stepwise_continuation`: the tokens of an answer that goes on here are computed one by one, as they were. That takes
-    as long as answering, and gives the bits of an answer that was never interrupted; else another token may be drawn.
+    `stepwise_continuation`: the tokens of an answer that continues here are computed one by one, as they were. That
+    takes as long as answering, and gives the bits of an answer that was never interrupted; else another token may be
+    drawn.
     `max_cached_seqs`: ends of finished answers that the prefix cache keeps apart. `idle_tokens`: KV cells of finished
     requests that are kept in any case. More are kept while prompts ask for evicted ones: on a CPU each cell in use
     makes steps slower. `n_gpu_layers`: -1 is all.
@@ -46,7 +47,7 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     tokens; None: as the file says. The longest text, and what is computed at once, is `max_num_batched_tokens` or the
     context, up to 8,192 tokens, whichever is more; `flash_attn` auto is then off while memory allows it. `matryoshka`:
     the first numbers of a vector are a vector too.
-    All others: as in llama.cpp; None is what it takes by itself, or what the model says.
+    All others: as in llama.cpp; None is what it takes on its own, or what the model says.
     """
 
     block_size: Annotated[int, Meta(ge=1, le=4096)] = 16
@@ -156,7 +157,7 @@ def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> Lla
     if made.tiered and not made.enable_prefix_caching:
         raise _ARGUMENTS.wrong("enable_prefix_caching", NO_CACHE)
     if made.n_ctx is not None and made.num_blocks is not None:
-        raise _ARGUMENTS.wrong("num_blocks", "given beside n_ctx, which is the same in cells: give one of them")
+        raise _ARGUMENTS.wrong("num_blocks", "given together with n_ctx, which is the same in cells: give one of them")
     if made.n_ctx is not None and made.n_ctx <= made.block_size:
         raise _ARGUMENTS.wrong("n_ctx", f"{made.n_ctx} cells are not even two blocks of {made.block_size}")
     return made
@@ -168,7 +169,7 @@ def _checked(made: LlamaCppArguments) -> LlamaCppArguments:
         why = f"{made.max_num_batched_tokens}: each of max_num_seqs {made.max_num_seqs} sequences needs one per step"
         raise _ARGUMENTS.wrong("max_num_batched_tokens", why)
     if made.rope_scale is not None and made.rope_freq_scale is not None:
-        raise _ARGUMENTS.wrong("rope_freq_scale", "given beside rope_scale, which is one by it: give one of them")
+        raise _ARGUMENTS.wrong("rope_freq_scale", "given together with rope_scale, which is one by it: give one")
     for one in items(made.override_tensor):
         if not all(one.partition("=")):
             raise _ARGUMENTS.wrong("override_tensor", f"{one!r} is not of the form PATTERN=BUFFER")

@@ -62,11 +62,11 @@ class Queue:
         return sum(len(asked.request.inputs) - asked.next for asked in self._asked if not asked.over)
 
     def add(self, asked: Asked) -> None:
-        """Behind all others."""
+        """After all others."""
         self._asked.append(asked)
 
     def take(self, most: float = math.inf) -> list[tuple[Asked, bytes]]:
-        """The next batch: texts of several requests, of each in its order. None is above `batch` by itself.
+        """The next batch: texts of several requests, of each in its order. None is above `batch` on its own.
 
         `most`: tokens, which only a single text may have more of.
         """
@@ -87,7 +87,7 @@ class Queue:
 
 
 class LlamaCppEmbeddings(Engine[Embed]):
-    """Vectors, or scores of pairs, by a GGUF model. A text is computed whole, with others beside it."""
+    """Vectors, or scores of pairs, by a GGUF model. A text is computed whole, with others alongside it."""
 
     name = "llamacpp"
     serves = (Embed,)

@@ -19,10 +19,10 @@ MOST = 8192
 """Tokens that are computed at once by default. Memory for intermediate values grows with them."""
 SCORES = 512 << 20
 """Bytes of attention scores up to which flash attention is off by default. With it the numbers of a vector
-differ by some 1e-4 with what is computed beside the text."""
+differ by some 1e-4 with what is computed alongside the text."""
 ALIGNED = 16
 """Without it each text begins at a multiple of so many tokens of the batch: then sums are formed in the same order
-whatever is computed beside it, and its numbers differ by less than 1e-6."""
+whatever is computed alongside it, and its numbers differ by less than 1e-6."""
 _POOLED = {number: name for name, number in POOLINGS.items()}
 _RANK = 4
 
@@ -35,7 +35,7 @@ class EmbeddingModel(Model):
     """
 
     def _open(self, path: Path, context_length: int | None) -> None:
-        """Make a context with room for one batch: nothing is kept behind it. Raises UserError."""
+        """Make a context with room for one batch: nothing is kept after it. Raises UserError."""
         api, arguments, model = self._api, self._arguments, self._model
         trained = int(api.llama_model_n_ctx_train(model))
         context = context_length or trained or MOST

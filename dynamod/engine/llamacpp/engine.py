@@ -45,7 +45,7 @@ from .steps import Steps
 log = logging.getLogger("dynamod.engine")
 
 CLOSE = 3.0
-"""Seconds that `close` waits for the step that is being computed; a thread that hangs is left behind."""
+"""Seconds that `close` waits for the step that is being computed; a thread that hangs is given up."""
 
 
 class LlamaCpp(BatchingEngine):
@@ -72,7 +72,7 @@ class LlamaCpp(BatchingEngine):
         self._totals = Totals()
         budget = StepBudget(self.arguments.step_seconds, self.block_size, self.arguments.max_num_batched_tokens)
         self._steps = Steps(self, budget)
-        self._whole = False  # the state of a prompt is handed off in place of its blocks
+        self._whole = False  # the state of a prompt is handed off instead of its blocks
         self._model: Model | None = None
 
     async def start(self) -> None:
@@ -177,7 +177,7 @@ class LlamaCpp(BatchingEngine):
         return self._model.layout if self._model is not None else ""
 
     def export(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
-        """Compute a prompt but for its last token, and put each full block, or the state; returns what cancels it.
+        """Compute a prompt except its last token, and put each full block, or the state; returns what cancels it.
 
         A request that cannot be served is an error given to `done`.
         """
@@ -200,7 +200,7 @@ class LlamaCpp(BatchingEngine):
         return kind(self._shared, request, self._steps.asked(sequence), put, done, room).cancel
 
     def export_stored(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
-        """Put the full blocks of a prompt but for its last token that are in the device or its tiers."""
+        """Put the full blocks of a prompt except its last token that are in the device or its tiers."""
         if self._steps.stored is None:
             done(BadRequest("this worker gives no blocks that it has stored"))
             return _nothing
@@ -278,7 +278,7 @@ def _nothing() -> None:
 
 
 def _split(whole: bool, size: int, length: int) -> int:
-    """Tokens of a prompt that are handed off: those of its full blocks of `size`, or all (`whole`), but for the last
+    """Tokens of a prompt that are handed off: those of its full blocks of `size`, or all (`whole`), except the last
     token.
     """
     return length - 1 if whole else (length - 1) // size * size

@@ -14,7 +14,7 @@ def gguf_file(path: Path) -> Path:
     files = shards(path)
     missing = [file.name for file in files if not file.is_file()]
     if len(files) > 1 and missing:
-        raise UserError(f"model {path} lacks {len(missing)} of its {len(files)} files", f"put {missing[0]} beside it")
+        raise UserError(f"model {path} lacks {len(missing)} of its {len(files)} files", f"put {missing[0]} next to it")
     return files[0]
 
 

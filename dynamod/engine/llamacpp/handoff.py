@@ -45,9 +45,9 @@ class Shared(NamedTuple):
 
 
 class Export:
-    """Computes and exports all blocks of a sequence that has a `split`: behind its last block, which is not its end.
+    """Computes and exports all blocks of a sequence that has a `split`: after its last block, which is not its end.
 
-    `room`: for each block. One without stays in the KV cache, and so do those behind it.
+    `room`: for each block. One without stays in the KV cache, and so do those after it.
     """
 
     def __init__(
@@ -145,9 +145,9 @@ class HeldRequest:
         return cells.prefix(sequence.names((length - 1) // cells.size), length)
 
     def put(self, name: int, data: bytes) -> bool:
-        """Import block `first`, whose sequence hash must be `name`. False: it cannot be taken, go on without more.
+        """Import block `first`, whose sequence hash must be `name`. False: it cannot be taken, continue without more.
 
-        A block that has come here by itself meanwhile is passed over.
+        A block that has come here on its own meanwhile is passed over.
         """
         shared, sequence, size = self._shared, self._sequence, self._shared.cells.size
         if self._going or sequence.gone or not self._open:
@@ -182,7 +182,7 @@ class HeldRequest:
         return self._taken and self._sequence.slot >= 0
 
     def _imported(self, result: bytes | Exception) -> None:
-        """The thread has done the oldest import. Those behind one that failed are removed with it."""
+        """The thread has done the oldest import. Those after one that failed are removed with it."""
         shared, sequence = self._shared, self._sequence
         self._importing -= 1
         if sequence.slot < 0:  # it had to give way, or its reader has left

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .state_handoff import HeldState
 
 Operation = tuple[int, int, int, int]
-"""On llama.cpp's cells: source slot (-1: remove), target slot, first position, position behind the last (-1: all).
+"""On llama.cpp's cells: source slot (-1: remove), target slot, first position, position after the last (-1: all).
 
 The cells of the source belong to the target too, or those of the target belong to it no more.
 """
@@ -36,7 +36,7 @@ class Sequence:
     `held`: its blocks, in order: a full and computed one by its sequence hash. `slot`: llama.cpp's number of the
     sequence, -1 while it has none. `gone`: it has ended, or its reader has left. `split`: a step ends before this
     position. `singly`: from this position on, 0: nowhere, each token gets a step of its own. `export`: gets the first
-    block that is newly there and the one behind the last, and returns the one behind the last that it has taken; such a
+    block that is newly there and the one after the last, and returns the one after the last that it has taken; such a
     sequence ends at its split, which is one token before its end. `state`: comes into its slot when it has one;
     `awaited`: it is on its way, and nothing is computed.
     """
@@ -311,7 +311,7 @@ class Cells:
 
 
 def _runs(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Ascending numbers as ranges: first, and one behind the last."""
+    """Ascending numbers as ranges: first, and one after the last."""
     first = end = -1
     for index in indices:
         if index != end:

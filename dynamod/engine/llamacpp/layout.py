@@ -25,7 +25,7 @@ _ARGUMENTS = (
 def weights(path: Path, metadata: Metadata, cells: int) -> str:
     """Digest of a model's file, or files: their lengths, the metadata, and pieces of the tensors.
 
-    `cells`: of the context. Some models turn keys by other angles where it is longer than the original one.
+    `cells`: of the context. Some models turn keys by other angles where it is longer than in training.
     """
     original = metadata.get(f"{metadata.get('general.architecture')}.rope.scaling.original_context_length", cells)
     found = xxh3_128(msgspec.json.encode([metadata, cells > original]))

@@ -200,7 +200,7 @@ class Model:
 
         Without work only cells are moved. `adapter`: digest of the adapter that computes, empty: the model alone.
 
-        An exception in place of a token ends that answer alone. Raises StepFailed when nothing was computed.
+        An exception instead of a token ends that answer alone. Raises StepFailed when nothing was computed.
         """
         api = self._api
         for operation in operations:

@@ -55,7 +55,7 @@ def model_parameters(api: Any, arguments: LlamaCppArguments) -> tuple[Any, list[
 
 
 def context_parameters(api: Any, arguments: LlamaCppArguments) -> Any:
-    """Parameters of the context, but for its size."""
+    """Parameters of the context, except its size."""
     params = api.llama_context_default_params()
     params.flash_attn_type = FLASH[arguments.flash]
     params.type_k, params.type_v = _TYPES[arguments.cache_type_k], _TYPES[arguments.cache_type_v]

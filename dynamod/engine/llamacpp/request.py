@@ -72,7 +72,7 @@ class Stream:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the answer may have another token behind the one that is being computed."""
+        """Whether the answer may have another token after the one that is being computed."""
         return self.done + 1 < self.limit
 
     def take(self, index: int) -> tuple[bool, str | None]:

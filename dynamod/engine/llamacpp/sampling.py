@@ -51,7 +51,7 @@ class Sampler:
     """One answer's choices. `prompt` and `output`: ids so far, for penalties.
 
     `forbidden`: ids that must not come before `min_tokens` tokens of output. `seed`: any integer. `matcher`: of the
-    form that the answer keeps to, behind `output`.
+    form that the answer keeps to, after `output`.
     """
 
     def __init__(

@@ -178,7 +178,7 @@ class Scheduler(BatchScheduler[Sequence]):
         return rows
 
     def ahead(self, rows: list[Row], goes_on: Callable[[Sequence], bool]) -> list[Row]:
-        """The step behind that of `rows`, which is being computed: the token after the one that each of them gets.
+        """The step after that of `rows`, which is being computed: the token after the one that each of them gets.
 
         `goes_on`: whether its answer may have another one. Empty when there is more to decide than that, as when the
         turn of an adapter ends.

@@ -21,11 +21,11 @@ class Scores:
         self._best: list[tuple[tuple[int, float], ...]] = [()] * len(ids)
 
     def rows(self, start: int, count: int) -> int:
-        """How many of `count` tokens from position `start` on have another token of the prompt behind them."""
+        """How many of `count` tokens from position `start` on have another token of the prompt after them."""
         return max(0, min(start + count, len(self._ids) - 1) - start)
 
     def take(self, start: int, logits: Floats) -> None:
-        """The rows (tokens, vocabulary) behind the tokens from `start` on."""
+        """The rows (tokens, vocabulary) after the tokens from `start` on."""
         for place, row in enumerate(logits, start + 1):
             found = scored(row, self._ids[place], self._top)
             self._chosen[place], self._best[place] = found.logprob, found.top

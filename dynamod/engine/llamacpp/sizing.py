@@ -7,10 +7,10 @@ from dynamod.preprocess.gguf_file import Metadata
 from .arguments import LlamaCppArguments
 
 _SHARE = 4
-"""The KV cache takes at most the fourth part of the free memory by itself."""
+"""The KV cache takes at most the fourth part of the free memory on its own."""
 _LEAST = 512
 _CONTEXTS = 4
-"""Whole contexts that the KV cache has room for by itself, up to `_CELLS`."""
+"""Whole contexts that the KV cache has room for on its own, up to `_CELLS`."""
 _CELLS = 32768
 """KV cells of several contexts. Above it one context is enough: few requests need a long one, and all share the cells.
 
@@ -66,7 +66,7 @@ def cells_for(
 class StepBudget:
     """How much of a prompt a step may compute, from what earlier steps took.
 
-    Keeps steps near `seconds` while answers run beside the prompt, and a few times that when none do.
+    Keeps steps near `seconds` while answers run alongside the prompt, and a few times that when none do.
     """
 
     ALONE = 4.0

@@ -1,7 +1,7 @@
 """Prompts whose whole state is exported, or comes. Pure: the thread does what `transfer` is given.
 
 For models that cannot give the KV cells of positions: what `handoff` does with blocks is done with one block of no
-fixed length, which is the state behind all tokens of the prompt but the last. No cache has it afterwards.
+fixed length, which is the state after all tokens of the prompt but the last. No cache has it afterwards.
 """
 
 import functools
@@ -21,7 +21,7 @@ MOST_BYTES = 1 << 30
 
 
 def state_name(sequence: Sequence, count: int) -> int:
-    """Of the state behind the first `count` tokens, at least one: the hash of one block that has them all."""
+    """Of the state after the first `count` tokens, at least one: the hash of one block that has them all."""
     [name] = block_hashes(tokens.pack(sequence.ids[:count]), count, sequence.adapter)
     return name
 
@@ -58,11 +58,11 @@ class HeldState:
 
     @property
     def span(self) -> int:
-        """Tokens behind which the state is."""
+        """Tokens after which the state is."""
         return len(self._sequence.ids) - 1
 
     def put(self, name: int, data: bytes) -> bool:
-        """Take the state, whose name must be that of the prompt's. False: it cannot be taken, go on without it."""
+        """Take the state, whose name must be that of the prompt's. False: it cannot be taken, continue without it."""
         sequence = self._sequence
         if self._going or sequence.gone or not self._open:
             return False

@@ -175,7 +175,7 @@ class Steps:
             self._end(sequence, error)
 
     def _end(self, sequence: Sequence, error: Exception) -> None:
-        """One answer cannot go on. What llama.cpp says of it is for the log, not for clients."""
+        """One answer cannot continue. What llama.cpp says of it is for the log, not for clients."""
         owner: Stream | Export = sequence.owner
         request = owner.request.request_id
         log.warning("llama.cpp: request %s failed: %s", request, error)

@@ -1,6 +1,6 @@
 """Blocks for other workers that are here already, in the device or its tiers: some with each step. Pure.
 
-Nothing is computed for them, and nothing is held: blocks that leave meanwhile are not given, nor are those behind them.
+Nothing is computed for them, and nothing is held: blocks that leave meanwhile are not given, nor are those after them.
 """
 
 import functools
@@ -82,7 +82,7 @@ class _StoredExport:
                 self._owner.shared.transfer(Transfer(slot, index * size, (index + 1) * size, name, None, told))
                 left -= ranges.export_seconds
             elif self._exporting:
-                return left  # what comes next must be put behind these
+                return left  # what comes next must be put after these
             elif not self._load():
                 self._end()
         return left

@@ -1,4 +1,4 @@
-"""Blocks between the device and its tiers, some with each step. Pure but for the clock of `later`.
+"""Blocks between the device and its tiers, some with each step. Pure except for the clock of `later`.
 
 Copies are exports as those for other workers, from whichever slot has the block's cells. A waiting request whose next
 blocks are in a tier is held when its turn comes, as one that another worker computes the prompt of, and its blocks are
@@ -22,7 +22,7 @@ from .transfers import Transfer
 log = logging.getLogger("dynamod.engine")
 
 BESIDE = 0.005
-"""Seconds of imports and exports in one step beside running sequences, about: they wait so much longer for a token."""
+"""Seconds of imports and exports in one step with running sequences, about: they wait so much longer for a token."""
 ALONE = 0.05
 """The same while nothing runs: a new request would wait for it."""
 PATIENCE = 1.0

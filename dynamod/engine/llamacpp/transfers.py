@@ -1,6 +1,6 @@
-"""What is common to KV blocks and whole states as bytes: one transfer at a time, and the checksum behind the bytes.
+"""What is common to KV blocks and whole states as bytes: one transfer at a time, and the checksum after the bytes.
 
-Behind llama.cpp's state there are eight bytes: xxh3 of that state, with the name of what it is as seed. So damaged
+After llama.cpp's state there are eight bytes: xxh3 of that state, with the name of what it is as seed. So damaged
 bytes, and those of something else, do not reach llama.cpp, which aborts the process for some of them.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from xxhash import xxh3_64_digest
 
 CHECKSUM = 8
-"""Bytes behind the state."""
+"""Bytes after the state."""
 
 _SECONDS = 0.001
 """Of a transfer, before there was one."""

@@ -24,7 +24,7 @@ from .loading import load
 log = logging.getLogger("dynamod.engine")
 
 CLOSE = 3.0
-"""Seconds that `close` waits for what is being computed; a thread that hangs is left behind."""
+"""Seconds that `close` waits for what is being computed; a thread that hangs is given up."""
 
 
 class MistralRsEmbeddings(Engine[Embed]):
@@ -128,7 +128,7 @@ class MistralRsEmbeddings(Engine[Embed]):
         return EngineStatistics(running, len(self._open) - running, 0, clock.steps, *(clock.current or ()))
 
     async def close(self) -> None:
-        """Give the model back, behind what is being computed."""
+        """Give the model back, after what is being computed."""
         if not await last_work(self._thread, self._free, CLOSE):
             log.warning("mistralrs: the thread that computes does not end")
 

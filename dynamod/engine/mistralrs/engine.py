@@ -31,7 +31,7 @@ from .lowering import LoweredRequest, PlainText, form, lower, prepare
 log = logging.getLogger("dynamod.engine")
 
 CLOSE = 3.0
-"""Seconds that `close` waits for the threads; one that hangs inside the engine is left behind."""
+"""Seconds that `close` waits for the threads; one that hangs inside the engine is given up."""
 
 _PROBE = "The probe: 1, 2, 3."
 _BROKEN = ("canceled", "cancelled", "error")

@@ -113,7 +113,7 @@ def load(options: EngineOptions) -> Any:
 
 
 def _defaults() -> dict[str, Any]:
-    # on a CPU a hit of a long prefix beside short prompts panics ("shape mismatch") and ends all streams
+    # on a CPU a hit of a long prefix together with short prompts panics ("shape mismatch") and ends all streams
     return {"max_seqs": MAX_SEQS, **({"prefix_cache_n": 0} if _on_cpu() else {})}
 
 

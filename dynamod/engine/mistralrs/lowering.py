@@ -50,7 +50,7 @@ def prepare(model: Model, request: Chat) -> Prepared:
 
 
 def form(model: Model, prepared: Prepared, grammar: Grammar) -> Grammar:
-    """The form of the answer behind this prompt, which only the worker has rendered. Raises BadRequest.
+    """The form of the answer after this prompt, which only the worker has rendered. Raises BadRequest.
 
     The frontend expects reasoning in front of the form, or none, by the model's format alone. A prompt that has ended
     the reasoning leaves the form; one that has begun or ended it where the frontend cannot know that is refused.

@@ -17,7 +17,7 @@ KvTransfer = Literal["worker", "pull", "rendezvous"]
 
 
 class SchedulerSettings(TierSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the scheduler needs to know. Names and defaults are those of the original's `mocker/protocols.rs`.
+    """What the scheduler needs to know. Names and defaults are those of NVIDIA Dynamo's `mocker/protocols.rs`.
 
     `block_size`, `max_num_batched_tokens` (of one iteration) in tokens, `num_gpu_blocks` in blocks. `max_num_seqs`:
     sequences that run at a time. `watermark`: share of the blocks that admission leaves free. `enable_prefix_caching`:

@@ -1,7 +1,7 @@
 """What the mocker answers where a request asks for a form: ids that the form allows, chosen by the mocker's noise.
 
 They depend on the prompt, the seed, the form and the position alone, so another mocker that has read the first ids
-goes on with the same ones. Noise would not end a string or a list for long, so now and then, and more often as the
+continues with the same ones. Noise would not end a string or a list for long, so now and then, and more often as the
 answer grows, what closes something is preferred.
 """
 
@@ -20,13 +20,13 @@ BRACKETS = (b"}", b"]", b")")
 MARKS = (b'"', b",", b":")
 """Tokens that bring that nearer, the best ones first."""
 RUN = 5
-"""Tokens without one of these behind which one is taken, if it may come."""
+"""Tokens without one of these after which one is taken, if it may come."""
 FEW = 64
-"""Ids that may come of which each is as likely as another; of more, those behind gaps are likelier."""
+"""Ids that may come of which each is as likely as another; of more, those after gaps are likelier."""
 LONG = 200
 """Position from which on one is taken whenever it may come, and the answer ends when it may."""
 THOUGHT = 12
-"""Ids of noise as reasoning, where the form stands behind that."""
+"""Ids of noise as reasoning, where the form follows that."""
 _PLACEHOLDER = tokens.pack((0,))
 
 
@@ -80,8 +80,8 @@ def _pick(bits: int, noise: int) -> int:
 class ConstrainedIds:
     """One answer with a form, as `output.OutputIds`. It is one id ahead of what has been asked for.
 
-    So the id that ends it is known before it is computed: `ended` with the last of `ids`. `error`: why it broke off, in
-    place of the last id. `empty`: there is nothing to say, and the last id only stands for that.
+    So the id that ends it is known before it is computed: `ended` with the last of `ids`. `error`: why it broke off,
+    instead of the last id. `empty`: there is nothing to say, and the last id only stands for that.
     """
 
     __slots__ = (
@@ -155,7 +155,7 @@ class ConstrainedIds:
 
 
 def sender(reply: Reply, output: ConstrainedIds, begun: int, ends: Callable[[int], None]) -> Callable[..., None]:
-    """What sends the ids of an answer in place of `reply.tokens`, each once, and makes the one behind it.
+    """What sends the ids of an answer instead of `reply.tokens`, each once, and makes the one after it.
 
     `begun`: ids of another instance. `ends(count)`: the answer of this one has so many ids.
     """

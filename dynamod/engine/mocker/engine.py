@@ -79,7 +79,7 @@ class Rank:
         return sum(sequence.total for sequence in self.scheduler.waiting)
 
     async def run(self) -> None:
-        """Step for ever."""
+        """Step forever."""
         ratio, scheduler, clock = self._arguments.speedup_ratio, self.scheduler, self.clock
         now = asyncio.get_running_loop().time
         due = now()
@@ -250,7 +250,7 @@ class Mocker(BatchingEngine):
     def _constrained(
         self, request: Generate, grammar: Grammar, reply: Reply, seed: int, hashes: PrefixHashes, limit: int
     ) -> Scheduled:
-        """A request whose answer keeps to a form, and ends by itself."""
+        """A request whose answer keeps to a form, and ends on its own."""
         from .constrained import ConstrainedIds, sender  # not needed by other requests
 
         grammar = _held_to_the_form(grammar)
@@ -292,7 +292,7 @@ class Mocker(BatchingEngine):
         return export.left
 
     def export_stored(self, request: Generate, put: Put, done: Done, room: AskRoom = unlimited) -> Callable[[], object]:
-        """Give what the cache of a rank has, and behind that what tiers have, when that would be loaded."""
+        """Give what the cache of a rank has, and after that what tiers have, when that would be loaded."""
         names = block_hashes((request.token_ids + request.prior_output)[:-4], self.block_size)
         here = max(rank.scheduler.pool.cached_prefix(names) for rank in self.ranks)
         below = self.tiers.found(names[here:]) if self.tiers is not None else 0

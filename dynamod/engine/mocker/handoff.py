@@ -27,7 +27,7 @@ def content(name: int, size: int) -> bytes:
 class Export:
     """A prompt that is computed for another worker. `hashes`: of its full blocks; `sequence`: set by the engine.
 
-    `left` is called when it ends behind its last step, because blocks waited for room.
+    `left` is called when it ends after its last step, because blocks waited for room.
     """
 
     sequence: Scheduled
@@ -43,7 +43,7 @@ class Export:
         self._computed, self._over = 0, False
 
     def goes_on(self, finished: Sequence[Scheduled]) -> bool:
-        """Behind a step: hand out the blocks that are computed now. `finished`: sequences that have ended with it."""
+        """After a step: hand out the blocks that are computed now. `finished`: sequences that have ended with it."""
         self._over = self._over or self.sequence in finished
         self._computed = len(self.hashes.blocks) if self._over else self.sequence.computed // self._size
         return self._give()
@@ -64,7 +64,7 @@ class Export:
 
 
 class StoredExport:
-    """Blocks, each of `size` bytes, for another worker: `here` are put at once, all behind them after `seconds`."""
+    """Blocks, each of `size` bytes, for another worker: `here` are put at once, all after them after `seconds`."""
 
     def __init__(
         self, names: Sequence[int], size: int, here: int, seconds: float, put: Put, done: Done, room: AskRoom

@@ -18,7 +18,7 @@ from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
 FIRST, COUNT = 1000, 1000
-"""The original answers with ids from 1000 to 1999."""
+"""NVIDIA Dynamo answers with ids from 1000 to 1999."""
 
 _CHUNK = 64  # positions per call of the hash
 _numbers = struct.Struct(f"<{_CHUNK}H").unpack

@@ -1,4 +1,4 @@
-"""The mocker moves the blocks of prompts by itself, as real engines do: over connections that no worker sees.
+"""The mocker moves the blocks of prompts on its own, as real engines do: over connections that no worker sees.
 
 The engine that answers connects, and names the prompt. When that has been computed it gets the number of blocks, and of
 each the sequence hash, the size and the bytes.

@@ -1,6 +1,6 @@
-"""How long an iteration of a real engine takes, in milliseconds: the two sets of polynomials of the original's mocker.
+"""How long an iteration of a real engine takes, in milliseconds: the two sets of polynomials of NVIDIA Dynamo's mocker.
 
-Sources: the original's `mocker/scheduler.rs` (2025) and `mocker/perf_model.rs` (later).
+Sources: NVIDIA Dynamo's `mocker/scheduler.rs` (2025) and `mocker/perf_model.rs` (later).
 """
 
 from dataclasses import dataclass

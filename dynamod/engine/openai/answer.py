@@ -15,7 +15,7 @@ MAX_EVENT = 8 * 1024 * 1024
 """Bytes of one event: a server that sends more without an end of line sends no events."""
 _PLAIN = ("content", "role")
 _REASONS = {"eos": "stop", "stop_sequence": "stop", "max_tokens": "length"}
-"""What some servers say in place of OpenAI's finish reasons."""
+"""What some servers say instead of OpenAI's finish reasons."""
 
 
 class _Choice(msgspec.Struct):
@@ -32,7 +32,7 @@ class _Usage(msgspec.Struct):
     completion_tokens_details: dict[str, Any] | None = None
 
     def details(self, reasoning: int) -> dict[str, Any]:
-        """What goes on to the client. `reasoning`: tokens counted here, for servers that count none."""
+        """What is passed on to the client. `reasoning`: tokens counted here, for servers that count none."""
         prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
         if completion is None and reasoning:
             completion = {"reasoning_tokens": reasoning}
@@ -53,8 +53,8 @@ class Answer:
     """One answer on its way to the reply.
 
     Content is text, which the ingress counts and compares with stop strings as for every text engine. A chunk that says
-    something else too (tool calls, reasoning, log probabilities) goes on as it came. Each chunk counts as a token, but
-    for the last one that `limit` allows: the exact counts come with the usage, at the end. `finish`: the server's
+    something else too (tool calls, reasoning, log probabilities) continues as it came. Each chunk counts as a token,
+    except the last one that `limit` allows: the exact counts come with the usage, at the end. `finish`: the server's
     reason, from which on only the usage is waited for. `mask`: hides the server's key.
     """
 

@@ -63,7 +63,7 @@ class Command:
         await asyncio.wait([self._output], timeout=LAST_WORDS)
         how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         text = f"openai: cmd {self._program} {how}{': ' if self._last else ''}{self._last}"
-        return UserError(text, "try the command line by itself")
+        return UserError(text, "try the command line on its own")
 
     @property
     def over(self) -> bool:

@@ -24,7 +24,7 @@ log = logging.getLogger("dynamod.engine")
 CLOCK = 0.25
 """Seconds between looks at the clocks of all streams."""
 AFTER_FINISH = 2.0
-"""Seconds that a server may take for its usage behind the finish reason, and for the end of its stream."""
+"""Seconds that a server may take for its usage after the finish reason, and for the end of its stream."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""The server behind the engine: found or started, watched, and ended with the worker."""
+"""The server of the engine: found or started, watched, and ended with the worker."""
 
 import asyncio
 import logging

@@ -1,1 +1,1 @@
-"""Engines that users write in Python: their handlers, with requests in the original's form."""
+"""Engines that users write in Python: their handlers, with requests in NVIDIA Dynamo's form."""

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 
 class Context:
-    """What a handler is given beside the request, and what a caller may give a request to be able to stop it.
+    """What a handler is given in addition to the request, and what a caller may give a request to be able to stop it.
 
     Stopped: the answer is not wanted any more, and the handler should finish soon. Killed: the reader has left. A
     handler that gives its own context to calls of other endpoints has these calls stopped with its own request.
     """
 
-    def __init__(self, id: str | None = None) -> None:  # noqa: A002 - the original's name
+    def __init__(self, id: str | None = None) -> None:  # noqa: A002 - NVIDIA Dynamo's name
         self._id = id or uuid.uuid4().hex
         self._stopped = self._killed = False
         self._callbacks: list[Callable[[], object]] = []

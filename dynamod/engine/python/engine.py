@@ -32,7 +32,7 @@ FUNCTIONS = ("generate", "embed")
 
 
 class PythonEngine(Engine[RequestT]):
-    """What both kinds share. Requests run beside each other; how many at once is the handler's business."""
+    """What both kinds share. Requests run alongside each other; how many at once is the handler's business."""
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)
@@ -104,7 +104,7 @@ class TokenEngine(OwnForms, PythonEngine[Generate]):
     serves: tuple[type[EngineRequest], ...] = (Generate,)
 
     def submit(self, request: Generate | Embed, reply: Reply) -> None:
-        """Call the handler with the request in the original's form."""
+        """Call the handler with the request in NVIDIA Dynamo's form."""
         if isinstance(request, Embed):
             self._embed(request, reply)
             return
@@ -141,7 +141,7 @@ def check(arguments: Mapping[str, Any], _block_size: int | None) -> None:
     file = Path(str(arguments.get("file", "")))
     _source(file)
     if not _defines_a_function(ast.parse(file.read_bytes())):
-        hint = f"{EXAMPLE}; a file that serves by itself: python {file.name}"
+        hint = f"{EXAMPLE}; a file that serves on its own: python {file.name}"
         raise UserError(f"{file} has no generate and no embed", hint)
 
 
@@ -209,7 +209,7 @@ class _FileEngine(PythonEngine[RequestT]):
         check(arguments, None)
         file = Path(arguments["file"])
         began = time.monotonic()
-        text = "%s has not come back from its import for %g s: it loads something large, or serves by itself"
+        text = "%s has not come back from its import for %g s: it loads something large, or serves on its own"
         slow = asyncio.get_running_loop().call_later(SLOW, log.warning, text, file, SLOW)
         try:
             found = await asyncio.to_thread(load, file, [str(word) for word in arguments.get("argv", ())])

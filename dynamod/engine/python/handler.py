@@ -15,7 +15,7 @@ from .context import Context
 log = logging.getLogger("dynamod.python")
 
 GRACE = 2.0
-"""Seconds that a handler has to end by itself once its context is stopped; then it is cancelled. One that takes no
+"""Seconds that a handler has to end on its own once its context is stopped; then it is cancelled. One that takes no
 context cannot know, and is cancelled at once."""
 
 
@@ -24,7 +24,7 @@ MASK = "mask"
 
 
 class Handler:
-    """A user's function behind an endpoint. `place`: how it takes a context, "keyword" or "position", None: not at all.
+    """A user's function for an endpoint. `place`: how it takes a context, "keyword" or "position", None: not at all.
     `masks`: it takes a `mask`, by name, and keeps to it.
 
     Raises UserError for what cannot be one.
@@ -66,7 +66,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _by_name(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Parameters behind the request that can be given by their names."""
+    """Parameters after the request that can be given by their names."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [one for one in _parameters(function)[1:] if one.kind in kinds]
 

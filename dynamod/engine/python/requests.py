@@ -1,4 +1,4 @@
-"""Requests to an engine in the original's form: of ids as PreprocessedRequest, of text as the client's JSON."""
+"""Requests to an engine in NVIDIA Dynamo's form: of ids as PreprocessedRequest, of text as the client's JSON."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ _FOR_ROUTERS = ("estimated_prefix_hit_num_blocks", "backend_instance_id", "route
 
 
 def preprocessed(request: Generate) -> dict[str, Any]:
-    """The original's PreprocessedRequest (mid-2025) as a dict, with `model` beside it.
+    """NVIDIA Dynamo's PreprocessedRequest (mid-2025) as a dict, with `model` next to it.
 
-    `prior_output`: what another engine has generated stands behind the prompt as if it belonged to it, and limits are
+    `prior_output`: what another engine has generated follows the prompt as if it belonged to it, and limits are
     lowered by its length. None: not given.
     """
     prior = tokens.count(request.prior_output)
@@ -44,7 +44,7 @@ def preprocessed(request: Generate) -> dict[str, Any]:
 
 
 def embedding(request: Embed) -> dict[str, Any]:
-    """The original's PreprocessedEmbeddingRequest as a dict; the ingress writes vectors as clients want them."""
+    """NVIDIA Dynamo's PreprocessedEmbeddingRequest as a dict; the ingress writes vectors as clients want them."""
     return {
         "model": request.model,
         "token_ids": [list(tokens.unpack(ids)) for ids in request.inputs],

@@ -14,9 +14,9 @@ from .plain import plain
 _encode = msgspec.msgpack.Encoder().encode
 
 FINISH = {"stop": "stop", "eos": "stop", "length": "length", "content_filter": "content_filter"}
-"""The original's finish reasons as OpenAI's."""
+"""NVIDIA Dynamo's finish reasons as OpenAI's."""
 AFTER_FINISH = 1.0
-"""Seconds that a chunk with the usage may come behind the one with the finish reason."""
+"""Seconds that a chunk with the usage may come after the one with the finish reason."""
 
 
 class CallWriter:

@@ -37,15 +37,15 @@ CPU_TOKENS = 32768
 def defaults(values: Mapping[str, Any], *, sockets: str, context: int = 0, cpu: bool = False) -> dict[str, Any]:
     """`values` with what is better here than SGLang's own defaults, where nothing is given.
 
-    Tokens go in and out, so it needs no tokenizer but for forms (`scheduler.py`). `sockets`: beginning of the paths of
-    those for KV events. `cpu`: with kernels that need nothing compiled; `context`: tokens that the model can take.
+    Tokens go in and out, so it needs no tokenizer except for forms (`scheduler.py`). `sockets`: beginning of the paths
+    of those for KV events. `cpu`: with kernels that need nothing compiled; `context`: tokens that the model can take.
     Raises UserError.
     """
     if cpu and values.get("enable_forward_pass_metrics"):
         raise UserError("SGLang measures its steps on GPUs only", "leave out enable_forward_pass_metrics")
     events = {
         "publisher": "zmq",
-        # A rank adds its number to what stands behind the colon, if "tcp" is in the address: so each has its own.
+        # A rank adds its number to what follows the colon, if "tcp" is in the address: so each has its own.
         "endpoint": f"ipc://{sockets}-tcp-events:1",
         "replay_endpoint": f"ipc://{sockets}-tcp-replay:1",
         "topic": "kv",

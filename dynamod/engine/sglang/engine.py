@@ -39,7 +39,7 @@ LOAD_INTERVAL = 0.25
 
 
 class SgLang(AdapterEngine):
-    """Serves token ids. With `enable_deterministic_inference` noise is keyed by position, and seeded answers go on
+    """Serves token ids. With `enable_deterministic_inference` noise is keyed by position, and seeded answers continue
     exactly; else only greedy ones.
     """
 
@@ -65,7 +65,7 @@ class SgLang(AdapterEngine):
             self.spawn(self._watch(), "watch")
             return
         manager = self._manager = engine.tokenizer_manager
-        # What `auto_create_handle_loop` does, but for its signal handlers: SIGTERM is the worker's.
+        # What `auto_create_handle_loop` does, except its signal handlers: SIGTERM is the worker's.
         manager.event_loop = asyncio.get_running_loop()
         self.spawn(manager.handle_loop(), "answers")
         self._release_load_file(manager.load_snapshot_reader)

@@ -7,7 +7,7 @@ from ..adapter.arguments import has_tokenizer
 
 
 def run_scheduler_process(server_args: Any, *arguments: Any, **named: Any) -> Any:
-    """SGLang's own function, behind what these arguments need."""
+    """SGLang's own function, after what these arguments need."""
     from sglang.srt.managers.scheduler import run_scheduler_process as run
 
     if compiles_forms(server_args) and server_args.skip_tokenizer_init:
@@ -18,7 +18,7 @@ def run_scheduler_process(server_args: Any, *arguments: Any, **named: Any) -> An
 
 
 def compiles_forms(server_args: Any) -> bool:
-    """Whether it keeps answers to forms. `server_args`: of SGLang, with None for what it chooses by itself."""
+    """Whether it keeps answers to forms. `server_args`: of SGLang, with None for what it chooses on its own."""
     if server_args.grammar_backend == "none" or server_args.is_embedding:
         return False
     return not server_args.skip_tokenizer_init or has_tokenizer(_tokenizer(server_args))

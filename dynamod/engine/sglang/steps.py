@@ -45,7 +45,7 @@ class StepReader:
         return self._last.get(rank)
 
     async def run(self) -> None:
-        """Look for ever; connected only while there is a subscriber."""
+        """Look forever; connected only while there is a subscriber."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL)
             if self._engine.stepped is not None:

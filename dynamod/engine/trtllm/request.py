@@ -18,7 +18,7 @@ def sampling(request: Generate, limit: int) -> dict[str, Any]:
     """Keywords of `SamplingParams`. `limit`: tokens of the whole answer, those of other instances too.
 
     Temperature 0 is said by `top_k` 1. Without any option TensorRT-LLM would be greedy, so the temperature is always
-    given. A seed goes on as another seed: the noise of the answer's first tokens must not come again.
+    given. A seed continues as another seed: the noise of the answer's first tokens must not come again.
 
     Raises BadRequest.
     """

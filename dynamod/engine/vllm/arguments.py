@@ -29,7 +29,7 @@ PREFILL_CONTEXT = "prefill_context_parallel_size"
 
 
 def config_paths(options: EngineOptions) -> dict[str, Any]:
-    """Where tokenizer and configuration are when they are not beside the weights."""
+    """Where tokenizer and configuration are when they are not next to the weights."""
     path = options.config_path
     return {} if path is None else {"hf_config_path": str(path), "tokenizer": str(path)}
 
@@ -83,7 +83,7 @@ def defaults(
     events = {
         "enable_kv_cache_events": values.get("enable_prefix_caching") is not False,
         "publisher": "zmq",
-        # A rank adds its number to what stands behind the colon, if "tcp" is in the address: so each has its own.
+        # A rank adds its number to what follows the colon, if "tcp" is in the address: so each has its own.
         "endpoint": f"ipc://{sockets}-tcp-events:1",
         "replay_endpoint": f"ipc://{sockets}-tcp-replay:1",
         "topic": "kv",

@@ -1,4 +1,4 @@
-"""In vLLM's own processes, on a CPU: answers of the model itself beside those of adapters.
+"""In vLLM's own processes, on a CPU: answers of the model itself alongside those of adapters.
 
 vLLM gives tokens without an adapter the index -1. Its operations in torch take that as the last adapter, so such tokens
 get the last adapter's change whenever a batch has adapters at all (vllm-project/vllm#48421). Its GPU kernels skip them.

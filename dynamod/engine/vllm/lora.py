@@ -38,7 +38,7 @@ def with_lora(values: Mapping[str, Any], adapters: Iterable[Adapter], *, cpu: bo
     if not given:
         return dict(values)
     if values.get("enable_lora") is False:
-        raise UserError("vllm argument enable_lora: false beside lora", "leave one of them out")
+        raise UserError("vllm argument enable_lora: false together with lora", "leave one of them out")
     rank = max(_rank(one) for one in given)
     if rank > RANKS[-1]:
         raise UserError(f"lora: an adapter has the rank {rank}, and vLLM computes {RANKS[-1]} at most")

@@ -14,7 +14,7 @@ def sampling(request: Generate, limit: int) -> dict[str, Any]:
     """Keywords of `SamplingParams`. `limit`: tokens of the whole answer, those of other instances too.
 
     End tokens are named as stop tokens, which `min_tokens` holds back too: which they are the card has said, not
-    vLLM's tokenizer. A seed goes on as another seed: the noise of the answer's first tokens must not come again.
+    vLLM's tokenizer. A seed continues as another seed: the noise of the answer's first tokens must not come again.
     `structured_outputs`: keywords of `StructuredOutputsParams`. A form ends when it ends, whatever `min_tokens` says.
     Raises BadRequest.
     """
@@ -54,7 +54,7 @@ def logprobs(ids: Sequence[int], found: Sequence[Mapping[int, Any]], top: int) -
 def prompt_logprobs(
     ids: Sequence[int], found: Sequence[Mapping[int, Any] | None], top: int
 ) -> tuple[tuple[float | None, ...], Tops]:
-    """The same of the prompt's tokens `ids`; vLLM has none for the first, and perhaps more behind these."""
+    """The same of the prompt's tokens `ids`; vLLM has none for the first, and perhaps more after these."""
     pairs = list(zip(ids, found, strict=False))
     chosen = tuple([None if entry is None else entry[index].logprob for index, entry in pairs])
     return chosen, tuple([_best(entry or {}, top) for _, entry in pairs]) if top else ()

@@ -27,7 +27,7 @@ class _Rank:
     def take(self, scheduler: Any, iteration: Any) -> None:
         """A step has been computed. vLLM measures it with `enable_logging_iteration_details`.
 
-        Else it has taken the time since the last one, if there were requests to go on with.
+        Else it has taken the time since the last one, if there were requests to continue with.
         """
         now, before, self.scheduler, self.iteration = time.monotonic(), self.scheduler, scheduler, iteration
         details = getattr(scheduler, "iteration_details", None)

@@ -129,7 +129,7 @@ class Conversation(EngineFields, frozen=True, kw_only=True, forbid_unknown_field
     output_format: OutputFormat | None = None
     mcp_servers: list[Any] | None = None
     thread: dict[str, Any] | None = None  # a conversation that the server holds: refused
-    compaction: dict[str, Any] | None = None  # a summary in place of an answer: refused
+    compaction: dict[str, Any] | None = None  # a summary instead of an answer: refused
     cache_control: Any = None
     container: Any = None
     context_management: Any = None

@@ -115,7 +115,7 @@ def _answer(request: Conversation) -> dict[str, Any]:
     if request.thinking is not None:
         on = request.thinking.type != "disabled"
         found["chat_template_kwargs"] = {"enable_thinking": on, "thinking": on}
-        if on:  # reasoning of earlier turns stays, so that the prompt goes on where the last one has ended
+        if on:  # reasoning of earlier turns stays, so that the prompt continues where the last one has ended
             found["chat_template_kwargs"]["truncate_history_thinking"] = False
     config, form = request.output_config, request.output_format
     if config is not None:

@@ -20,7 +20,7 @@ _REASONS: dict[str, StopReason] = {"length": "max_tokens", "tool_calls": "tool_u
 
 
 class MessagesUsage(msgspec.Struct, frozen=True):
-    """Tokens of the prompt but for those read from the cache, and of the answer; null where a count is not known."""
+    """Tokens of the prompt except those read from the cache, and of the answer; null where a count is not known."""
 
     input_tokens: int
     output_tokens: int

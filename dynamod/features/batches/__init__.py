@@ -1,4 +1,4 @@
-"""OpenAI's Files and Batch APIs: files of requests, asked beside live ones."""
+"""OpenAI's Files and Batch APIs: files of requests, asked alongside live ones."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""One request of a batch, answered by its endpoint as if a client had sent it, but behind all requests of clients."""
+"""One request of a batch, answered by its endpoint as if a client had sent it, but after all requests of clients."""
 
 import logging
 import time
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.frontend")
 
 PRIORITY = -(2**31)
-"""Requests of batches wait behind all others."""
+"""Requests of batches wait after all others."""
 AGAIN = 1.0
 """Seconds until the next try for a model that may still appear."""
 

@@ -1,4 +1,4 @@
-"""/v1/batches: requests of a file, asked beside live ones. A batch is visible to the key that made it."""
+"""/v1/batches: requests of a file, asked alongside live ones. A batch is visible to the key that made it."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Works at the batches of a folder, a few at a time, beside other processes of the same folder; metrics of batches."""
+"""Works at the batches of a folder, a few at a time, alongside other processes of the folder; metrics of batches."""
 
 import asyncio
 import logging

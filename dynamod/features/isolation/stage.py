@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .suspicions import RequestSuspicions
 
 PASSED_AFTER = 1.0
-"""Seconds behind the first token of a request that is tried alone, for slow engines; see `PASSED`."""
+"""Seconds after the first token of a request that is tried alone, for slow engines; see `PASSED`."""
 
 PASS_LOOK = 0.02
 """Seconds between looks at the answer of a request that is tried alone."""

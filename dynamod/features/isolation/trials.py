@@ -1,8 +1,8 @@
 """Requests whose worker crashed or hung, tried again one at a time, each alone on one worker.
 
-One of them may be the cause. If it ends another worker while it is alone there, it is. The others then go on as usual,
-except for requests without an answer. More than one request may crash workers, so requests without an answer are tried
-alone too, as many as the time allows. A second cause that was not tried alone costs one more worker.
+One of them may be the cause. If it ends another worker while it is alone there, it is. The others then continue as
+usual, except for requests without an answer. More than one request may crash workers, so requests without an answer are
+tried alone too, as many as the time allows. A second cause that was not tried alone costs one more worker.
 
 A worker whose other streams cannot move to another worker is no place for a trial: a crash would end these streams,
 and would convict no request. The trial goes to a worker without such streams, or waits until one has none.
@@ -42,7 +42,7 @@ MAX_KEPT = 8
 """Suspects that are tried alone whatever time that takes."""
 
 KEPT_S = 10.0
-"""Seconds behind their crash, or behind a conviction, in which further suspects are tried alone: less than their clock
+"""Seconds after their crash, or after a conviction, in which further suspects are tried alone: less than their clock
 for a place. A worker that stops for a moment may have had thousands of requests."""
 
 
@@ -191,7 +191,7 @@ class Isolation:
         return suspect.until == inf
 
     def _release(self) -> None:
-        """One suspect was convicted: those with an answer go on, and later those for which the time is too short."""
+        """One suspect was convicted: those with an answer continue, and later those for which the time is too short."""
         waiting = [suspect for suspect in self._suspects if not suspect.turn.done()]
         self._suspects = [suspect for suspect in waiting if not suspect.message.received]  # in front of the others
         self._convicted_at, self._left = self._loop.time(), MAX_KEPT

@@ -51,7 +51,7 @@ class AdapterChanges:
         self._on_change: list[Callable[[], None]] = []
 
     def on_change(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` behind each change that was not known."""
+        """Call `watcher` after each change that was not known."""
         self._on_change.append(watcher)
 
     def record(self, key: str, value: bytes | None) -> None:

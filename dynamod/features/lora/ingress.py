@@ -34,7 +34,7 @@ class AdapterLoader(ProcessorPart):
     """`load` and `unload`, one change at a time.
 
     `changes`: what has been loaded and unloaded, here or elsewhere. A worker learns it when it starts. One that lacks
-    an adapter all the same is told of it, and told again when it has had it meanwhile. `keep()` is awaited behind each
+    an adapter all the same is told of it, and told again when it has had it meanwhile. `keep()` is awaited after each
     change of ours. `clock`: seconds of the epoch.
     """
 

@@ -16,7 +16,7 @@ log = logging.getLogger("dynamod.frontend")
 
 
 class SharedAdapters:
-    """Behind each change all that is known stands under our lease, and the daemon has it for our `component`."""
+    """After each change all that is known stands under our lease, and the daemon has it for our `component`."""
 
     def __init__(self, registry: LinkRegistry, changes: AdapterChanges, component: str) -> None:
         self._registry, self._changes, self._component = registry, changes, component

@@ -44,7 +44,7 @@ class OnDemand:
         return self.tick(now)
 
     def came(self, now: float, name: str, request: str, keep_alive: float | None = None) -> list[Action]:
-        """A request came. `keep_alive`: seconds that the model stays after it, below 0 for ever; None: its `ttl`."""
+        """A request came. `keep_alive`: seconds that the model stays after it, below 0 forever; None: its `ttl`."""
         model = self.models[name]
         if model.state in ("unloaded", "draining") and now < model.retry_at:
             return [Refuse(request, model.last_error, model.retry_at - now)]

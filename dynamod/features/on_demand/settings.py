@@ -41,7 +41,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def seconds(self) -> float | None:
-        """The `ttl`; None: for ever."""
+        """The `ttl`; None: forever."""
         return None if self.ttl is None else duration(self.ttl)
 
     @property

@@ -46,7 +46,7 @@ class Model:
     """One model. Times are seconds on the clock of the events.
 
     `since`: when it came into its state. `waiting`: requests by arrival. `asked`: when an operator wanted it loaded
-    without a request. `idle_since`: end of its last request. `keep`: seconds that it stays after that; None: for ever.
+    without a request. `idle_since`: end of its last request. `keep`: seconds that it stays after that; None: forever.
     `turn`: requests that waited when it became ready, or came before those of the model that it `yields_to`; it takes
     no others then. `leaving`: it is unloaded after its running requests. `failures`: failed loads in a row; none is
     tried before `retry_at`. `took`: seconds of the last load. `memory`: bytes that it takes for the budget.

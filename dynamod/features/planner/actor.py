@@ -43,7 +43,7 @@ LIMITS = {"min": "least", "max": "most"}
 """What `dynamo planner set` takes, and what of `PoolControl` it is."""
 
 LATE = 2.0
-"""Seconds by which a look at the pools may be late: behind more, nothing has been heard meanwhile."""
+"""Seconds by which a look at the pools may be late: with more, nothing has been heard meanwhile."""
 
 Key = tuple[str, int]
 """Component and lease."""
@@ -158,7 +158,7 @@ class PlannerComponent(Actor):
             if await comes(self._woken, pause):
                 self._woken.clear()
                 due = 0.0
-            self._follow()  # a card may have come behind its instance
+            self._follow()  # a card may have come after its instance
             self._subscriptions.look()
             standby = self._connector.everywhere and not self._nodes.active
             states = {} if standby else await self._states.look(self._pools)

@@ -1,4 +1,4 @@
-"""How a load goes on, by an ARIMA model. It needs the extra `arima` (statsmodels)."""
+"""How a load continues, by an ARIMA model. It needs the extra `arima` (statsmodels)."""
 
 import os
 import warnings

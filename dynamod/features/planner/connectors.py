@@ -70,7 +70,7 @@ class Local:
 
 
 class Virtual:
-    """An outside program, by keys under `v1/{namespace}/planner/` with numbers as text, as the original writes them.
+    """An outside program, by keys under `v1/{namespace}/planner/` with numbers as text, as NVIDIA Dynamo writes them.
 
     `num_prefill_workers`, `num_decode_workers` and, last, `decision_id` are ours. The program does it and puts
     `scaled_decision_id`.

@@ -15,7 +15,7 @@ from .settings import PlannerSettings
 from .steps import StepTimes
 
 PATIENCE = 0.5
-"""Share of the time to the first token for which prompts may be queued, before the queue counts by itself."""
+"""Share of the time to the first token for which prompts may be queued, before the queue counts on its own."""
 
 CLEAR = 10.0
 """Seconds in which a queue should be worked off, and a quarter of the time that workers take to start."""

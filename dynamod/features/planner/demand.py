@@ -69,7 +69,7 @@ def by_line(work: Sequence[float]) -> tuple[float, float]:
 
 
 def by_filter(work: Sequence[float]) -> tuple[float, float]:
-    """Level and slope behind these by a Kalman filter of both, with the original's variances."""
+    """Level and slope of these by a Kalman filter of both, with NVIDIA Dynamo's variances."""
     move, noise = np.array([[1.0, 1.0], [0.0, 1.0]]), np.diag([Q_LEVEL, Q_TREND])
     state, error = np.array([work[0], 0.0]), np.eye(2) * R
     for value in work[1:]:

@@ -28,7 +28,7 @@ class Estimate(NamedTuple):
 def estimate(demand: Demand, times: StepTimes, workers: int, ttft: float) -> Estimate:
     """What requests would see, each worker with its part of the demand. `ttft`: seconds.
 
-    The wait behind other prompts is that of a queue with one server (Kingman), with exponential tail.
+    The wait for other prompts is that of a queue with one server (Kingman), with exponential tail.
     """
     busy = demand.work / workers
     gap = times.between(demand.context / workers) if demand.context else 0.0
@@ -60,7 +60,7 @@ class Thresholds(NamedTuple):
 
 
 ORIGINAL = {"throughput": Thresholds(1.0, 0.6), "latency": Thresholds(0.4, 0.1)}
-"""Those of the original's targets."""
+"""Those of NVIDIA Dynamo's targets."""
 
 
 def by_threshold(ready: Sequence[WorkerLoad], limits: Thresholds) -> int:

@@ -1,4 +1,4 @@
-"""What metrics show of the pools of a planner, by the original's names where it has them."""
+"""What metrics show of the pools of a planner, by NVIDIA Dynamo's names where it has them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Annotated

@@ -50,9 +50,9 @@ class PlannerNodes:
         self._doing: dict[tuple[str, str], tuple[int, float]] = {}  # by planner and component: what it does, since when
         self._now = asyncio.get_running_loop().time
         self.changed = self._now()
-        """When a planner came or went, or LISTED behind the time when our node was alone: monotonic seconds.
+        """When a planner came or went, or LISTED after the time when our node was alone: monotonic seconds.
 
-        Behind it others may not have told yet what there is on their nodes, and what they still do.
+        After it others may not have told yet what there is on their nodes, and what they still do.
         """
         self.held: Mapping[str, str] = {}
         """Why the planner that decides, or did before us, changes nothing, by component."""

@@ -46,7 +46,7 @@ class PoolOrders:
         self._nodes.order(component, changes)
 
     def switch(self, sides: Sequence[Side], budget: int, cards: Mapping[int, ModelCard]) -> bool:
-        """Have a worker go to another pool, if that is better than what the pools do by themselves.
+        """Have a worker go to another pool, if that is better than what the pools do on their own.
 
         `budget`: GPUs that the pools may have together. `cards`: of ready workers, by lease.
         """

@@ -227,7 +227,7 @@ class PlannedPool:
         return action
 
     def switched(self, at: float, node: str, what: str, change: int) -> None:
-        """In place of `decide`: a worker on this node comes (1) from another pool, or goes (-1) there."""
+        """Instead of `decide`: a worker on this node comes (1) from another pool, or goes (-1) there."""
         after = {node: pool.wanted for node, pool in self._side.pools.items()}
         after[node] = after.get(node, 0) + change
         self.expected = self._decided = self.expected + change

@@ -82,7 +82,7 @@ class Reconciler:
         return "paused" if self.paused else "manual" if self.manual else ""
 
     def take_over(self, held: str) -> None:
-        """Go on for a planner that was held so."""
+        """Continue for a planner that was held so."""
         self.paused = self.paused or held == "paused"
         self.manual = self.manual or held == "manual"
 

@@ -1,4 +1,4 @@
-"""Settings of a planner. Names and defaults are the original's where it has them; `-` and `_` are the same."""
+"""Settings of a planner. Names and defaults are NVIDIA Dynamo's where it has them; `-` and `_` are the same."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -28,10 +28,10 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """`optimization_target` sla: first tokens within `ttft` ms for all but `late` of the requests, others within `itl`.
 
     The other targets compare KV use and queued prompts with thresholds, by one worker at a time: `throughput` and
-    `latency` with the original's, `load` with `decode_kv_scale_up_threshold` and `_down_` (shares of the cache), that
+    `latency` with NVIDIA Dynamo's, `load` with `decode_kv_scale_up_threshold` and `_down_` (shares of the cache), that
     of prefill workers with `prefill_queue_scale_up_threshold` and `_down_` (prompts that wait, per worker).
     `adjustment_interval`: seconds between two ticks. `window`: seconds of arrivals that count. `hold`: seconds for
-    which what was needed is kept; by itself the mean of `window` and `startup`, at least `startup`. `startup`: seconds
+    which what was needed is kept; by default the mean of `window` and `startup`, at least `startup`. `startup`: seconds
     that they take, until it has been measured. `drain_timeout`: seconds that open streams of a worker that goes get to
     finish; then they move to others. `no_operation` (or `advisory`): decide, and change nothing.
     `max_gpu_budget`: GPUs of the workers of all pools together; a worker without GPUs counts as one. `max_memory`:

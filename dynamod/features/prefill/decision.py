@@ -12,7 +12,7 @@ from dynamod.router.active import Load
 from .settings import ConditionalDisagg, PrefillSettings
 
 LONGEST_LOCAL, LONGEST_QUEUE = 1000, 2
-"""The original's limits: each holds where only the other one is given."""
+"""NVIDIA Dynamo's limits: each holds where only the other one is given."""
 
 INTERFERENCE = 0.25
 """What a token of a prompt costs each answer at the same worker, in tokens: that answer waits while it is computed."""

@@ -37,7 +37,7 @@ from .unreachable import UnreachableSources
 log = logging.getLogger("dynamod.engine")
 
 SILENT: frozenset[Kind | str] = frozenset(("unreachable", "gone", "short", "stalled"))
-"""Failures of a transfer behind which the prefill worker may have crashed."""
+"""Failures of a transfer after which the prefill worker may have crashed."""
 
 LEASE = 30.0
 """Seconds that a session lives without a sign of its reader, where the settings say nothing else."""
@@ -61,7 +61,7 @@ class TransferStatistics(msgspec.Struct, frozen=True):
     """Prompts read from other workers: blocks, their tokens and bytes, milliseconds; failed transfers, by their kind.
 
     `saved_milliseconds`: what computing these blocks here would have taken, as measured; 0 where that is not known.
-    Engines that move blocks by themselves do not say how many: `blocks`, `tokens` and `saved_milliseconds` are 0 then.
+    Engines that move blocks on their own do not say how many: `blocks`, `tokens` and `saved_milliseconds` are 0 then.
     """
 
     transfers: Annotated[Total, Meta(description="Prompts whose blocks were read from another worker.")]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class Measured:
-    """`told` gets the mean in seconds, in which the last times count most, and 0.0 `forget` seconds behind the last."""
+    """`told` gets the mean in seconds, in which the last times count most, and 0.0 `forget` seconds after the last."""
 
     def __init__(self, forget: float, told: Callable[[float], object]) -> None:
         self._forget, self._told = forget, told

@@ -1,4 +1,4 @@
-"""The worker's side of a hand-off between engines that move KV blocks by themselves (`capabilities.MovesBlocks`).
+"""The worker's side of a hand-off between engines that move KV blocks on their own (`capabilities.MovesBlocks`).
 
 As in `handoff`, the stream of a `Prefill` request is the lease: a reader that cancels it, or dies, releases the blocks.
 What has been read, and what has failed, the engine knows and counts.
@@ -25,7 +25,7 @@ log = logging.getLogger("dynamod.engine")
 
 
 class OwnTransferEndpoint:
-    """One for each worker, in place of a `HandoffEndpoint`."""
+    """One for each worker, instead of a `HandoffEndpoint`."""
 
     def __init__(self, engine: Engine[Any], transfer: OwnTransfer, spawn: Spawn) -> None:
         self._engine, self._spawn, self._transfer = engine, spawn, transfer

@@ -56,7 +56,7 @@ class RemotePrompt(HandedPrompt):
 
     @property
     def awaited(self) -> bool:
-        """Whether the request waits for the worker here; else the reader sees by itself that nothing comes."""
+        """Whether the request waits for the worker here; else the reader sees on its own that nothing comes."""
         return self._failed is not None or not self.handoff.done()
 
     def watch(self, failed: Callable[[str, bool], None]) -> None:
@@ -105,7 +105,7 @@ class RemotePrompt(HandedPrompt):
     def read(self) -> None:
         """The worker that answers reads no more blocks. By then it has them, or it has computed what did not come.
 
-        The prefill worker may not know it: only an engine that sends blocks by itself does.
+        The prefill worker may not know it: only an engine that sends blocks on its own does.
         """
         handoff = self.handoff.result()
         if not handoff.params or handoff.shape == "pull":

@@ -14,7 +14,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class ConditionalDisagg(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The original's later condition (`--router-conditional-disagg-config`): when the answering worker keeps a prompt.
+    """NVIDIA Dynamo's later condition (`--router-conditional-disagg-config`): when the answering worker keeps a prompt.
 
     `isl_bounding`: it lacks fewer than `eff_isl_threshold` tokens, and less than `eff_isl_ratio_threshold` of them all.
     `prefill_load`: each prefill worker has `prefill_busy_threshold` or more tokens of other prompts before it.
@@ -32,9 +32,9 @@ class PrefillSettings(msgspec.Struct, frozen=True):
     """Whether prefill workers are used, and whether only for prompts for which that pays.
 
     That is when less has to be computed before the prompt's end there than here (`PrefillState.there`, `here`). With
-    one of the original's limits it is for prompts of which the answering worker lacks more than
+    one of NVIDIA Dynamo's limits it is for prompts of which the answering worker lacks more than
     `max_local_prefill_length` tokens, while fewer than `max_prefill_queue_size` prompts wait for prefill workers; or,
-    in place of these, what the policy says.
+    instead of these, what the policy says.
     """
 
     remote_prefill: Annotated[
@@ -111,7 +111,7 @@ class LivePrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_prefill_queue_size: Count | None = None
 
     def over(self, settings: PrefillSettings) -> PrefillSettings:
-        """The settings that hold then. A limit that is said here holds in place of a policy, too."""
+        """The settings that hold then. A limit that is said here holds instead of a policy, too."""
         said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         if "max_local_prefill_length" in said or "max_prefill_queue_size" in said:
             said["router_conditional_disagg_config"] = None

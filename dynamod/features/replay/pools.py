@@ -22,7 +22,7 @@ from .simulate import Replay, Request, Worker
 class PoolReplay(Replay):
     """`workers` answer; `prefill` workers compute prompts, by the decision of `disagg`.
 
-    `transfer`: milliseconds for each token that comes over, behind the last one that was computed.
+    `transfer`: milliseconds for each token that comes over, after the last one that was computed.
     """
 
     def __init__(

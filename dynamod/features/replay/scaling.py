@@ -98,7 +98,7 @@ class ScalingReplay(Replay):
             self.hours += sum(self._now - since for since in self._since.values()) / 3.6e6
 
     def _sum_up(self) -> None:
-        self._now = self._end  # a tick may have come behind it
+        self._now = self._end  # a tick may have come after it
         super()._sum_up()
 
     def _ended(self, number: int) -> None:

@@ -34,7 +34,7 @@ from .writer import ResponseStreamWriter, ResponseUnaryWriter
 
 
 class InputEndpoint(BodyEndpoint[ResponsesRequest]):
-    """Reads an input that may go on from a response."""
+    """Reads an input that may continue from a response."""
 
     request = ResponsesRequest
     model_type = "chat"
@@ -51,13 +51,13 @@ class InputEndpoint(BodyEndpoint[ResponsesRequest]):
         check(request)
 
     async def chat(self, asked: ResponsesRequest, previous: StoredResponse | None, size: int) -> ChatRequest:
-        """The chat request that a body of this size means. `previous`: what it goes on from. Raises BadRequest."""
+        """The chat request that a body of this size means. `previous`: what it continues from. Raises BadRequest."""
         history = previous.messages if previous is not None else ()
         return await apart(to_chat, asked, history) if size > LARGE else to_chat(asked, history)
 
     @staticmethod
     async def whole(frontend: Frontend, asked: ResponsesRequest) -> tuple[ResponsesRequest, StoredResponse | None]:
-        """The request with the items that it refers to, and the response that it goes on from.
+        """The request with the items that it refers to, and the response that it continues from.
 
         Raises NotFound, Overloaded.
         """

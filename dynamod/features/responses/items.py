@@ -59,7 +59,7 @@ def items_of(request: ResponsesRequest) -> Sequence[InputItem]:
 
 
 async def resolved(request: ResponsesRequest, kept: ResponseStore) -> ResponsesRequest:
-    """The request with items in place of references. Raises NotFound, Overloaded."""
+    """The request with items instead of references. Raises NotFound, Overloaded."""
     if isinstance(request.input, str) or not any(item.type == REFERENCE for item in request.input):
         return request
     found: list[InputItem] = []

@@ -1,7 +1,7 @@
-"""Responses that clients may read again, or go on from: in SQLite, in memory or in a file that frontends share.
+"""Responses that clients may read again, or continue from: in SQLite, in memory or in a file that frontends share.
 
-One thread does all work on the database, in the order of the calls, so that a client can go on from a response as soon
-as the response has been sent. The wait for another frontend that writes is BUSY seconds at most.
+One thread does all work on the database, in the order of the calls, so that a client can continue from a response as
+soon as the response has been sent. The wait for another frontend that writes is BUSY seconds at most.
 """
 
 import asyncio

@@ -91,7 +91,7 @@ def _check_part(part: InputPart, where: str) -> None:
 
 
 def to_chat(request: ResponsesRequest, history: Sequence[Message]) -> ChatRequest:
-    """The chat request. `history`: the conversation that it goes on."""
+    """The chat request. `history`: the conversation that it continues."""
     messages = [*history, *input_messages(request)]
     if request.instructions is not None:
         messages.insert(0, Message("system", request.instructions))

@@ -76,7 +76,7 @@ def able(cards: Mapping[int, ModelCard]) -> list[int]:
 
 
 def switch(sides: Sequence[Side], room: int, able: Collection[int]) -> Switch | None:
-    """Which worker of two pools goes to the other one, in place of a start there; None: no worker goes.
+    """Which worker of two pools goes to the other one, instead of a start there; None: no worker goes.
 
     `room`: workers that the two may have together. `able`: leases of workers that can change. One goes when its pool is
     about to give one up, or has more than it needs and no other can be started.

@@ -69,7 +69,7 @@ class SharedPools(PoolOrders):
                 self._order(pool, component, some)
 
     def switch(self, sides: Sequence[Side], budget: int, cards: Mapping[int, ModelCard]) -> bool:
-        """Have a worker change its role, if that is better than what the pools do by themselves.
+        """Have a worker change its role, if that is better than what the pools do on their own.
 
         `budget`: GPUs that they may have together. `cards`: of ready workers, by lease.
         """

@@ -27,7 +27,7 @@ class Pool(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Blocks of a prompt that a worker has from the start: in its device, and in tiers behind these."""
+    """Blocks of a prompt that a worker has from the start: in its device, and in tiers after these."""
 
     device: int
     tiers: Fetch = _NOTHING
@@ -67,7 +67,7 @@ def name_peer(
     """The decision for a prompt of `blocks` and `tokens` that the worker `chosen` answers.
 
     None where no worker has more of it. Workers that were `tried` are not read from. `move`: what a read costs
-    beside its blocks, in tokens of prompts. A prompt that costs no more has no decision.
+    alongside its blocks, in tokens of prompts. A prompt that costs no more has no decision.
     """
     if tokens <= move or not blocks:
         return None

@@ -44,7 +44,7 @@ class PeerCounts:
 
 
 class PeerDispatch(DispatchStage):
-    """`move`: what a read costs beside its blocks, in tokens of prompts."""
+    """`move`: what a read costs in addition to its blocks, in tokens of prompts."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher, self.move = dispatcher, MOVE

@@ -124,7 +124,7 @@ class ChatCompletions(Generation[ChatRequest]):
         grammar: Grammar,
         parser: NewParser | None,
     ) -> tuple[Grammar, NewParser | None]:
-        """As the model's formats have them; not where the answer goes on in a message, or the prompt is ids.
+        """As the model's formats have them; not where the answer continues in a message, or the prompt is ids.
 
         Where only the worker renders the prompt, the worker refuses what does not go with it.
         """

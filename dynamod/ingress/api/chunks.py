@@ -52,7 +52,7 @@ class ChunkFrames(EventFrames):
         return self._head + self._around_text(index, first)[0]
 
     def _around_text(self, index: int, first: bool) -> tuple[bytes, bytes]:
-        """The choice of a chunk before its text, and behind it without the bracket that ends the choice."""
+        """The choice of a chunk before its text, and after it without the bracket that ends the choice."""
         before, _, after = _encode({"index": index, **self._form.delta("", first)}).rpartition(b'""')
         return before, after[:-1]
 
@@ -87,7 +87,7 @@ class ChunkFrames(EventFrames):
     def annotations(self, values: Mapping[str, Any]) -> bytes:
         """A chunk without choices. Raises TypeError for what is not JSON.
 
-        The original sends each as an event without data, on which OpenAI's SDKs end with an error.
+        NVIDIA Dynamo sends each as an event without data, on which OpenAI's SDKs end with an error.
         """
         return self.frame(b'%b]%b,"nvext":%b}\n\n' % (self._head, self._usage_null, _encode(values)))
 

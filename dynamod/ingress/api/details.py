@@ -1,4 +1,4 @@
-"""What an answer contains beside its text: cached and reasoning tokens, times, and the worker that made it."""
+"""What an answer contains in addition to its text: cached and reasoning tokens, times, and the worker that made it."""
 
 import time
 from collections.abc import Sequence

@@ -119,7 +119,7 @@ class Endpoint(ABC):
 
     method: ClassVar[str] = "GET"
     path: ClassVar[str]
-    prefix: ClassVar[str] = ""  # what the paths begin with, when there are many; `path` then says how they go on
+    prefix: ClassVar[str] = ""  # what the paths begin with, when there are many; `path` then says how they continue
     suffix: ClassVar[str] = ""  # what such paths end with
     query: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # JSON Schema of its query parameters
     summary: ClassVar[str]
@@ -281,7 +281,7 @@ class EngineEndpoint(BodyEndpoint[E]):
 
 
 def _of_model(settings: FrontendSettings, card: ModelCard) -> FrontendSettings:
-    """With what the card says in place of the frontend's own."""
+    """With what the card says instead of the frontend's own."""
     name = card.reasoning_field_name
     if name in (settings.reasoning_field_name, "") or name not in get_args(ReasoningField):
         return settings

@@ -124,7 +124,7 @@ class Generation(EngineEndpoint[G]):
 
     @abstractmethod
     def choice(self, index: int, text: str, reason: str, logprobs: Any, extra: Mapping[str, Any]) -> msgspec.Struct:
-        """A choice of the whole answer. `extra`: what a text engine said beside the text, merged from its chunks."""
+        """A choice of the whole answer. `extra`: what a text engine said besides the text, merged from its chunks."""
 
     def beside_form(
         self, request: G, served: Served, prompts: Sequence[Prepared], grammar: Grammar, parser: NewParser | None

@@ -98,7 +98,7 @@ def _json(name: str) -> dict[str, Any]:
 
 
 def _server_paths() -> dict[str, Any]:
-    """What the HTTP server answers by itself."""
+    """What the HTTP server answers on its own."""
 
     def get(summary: str, content: dict[str, Any], *more: str) -> dict[str, Any]:
         statuses = ("200", *more)

@@ -20,7 +20,7 @@ _CHAT = ChatCompletions()
 
 
 class RenderedChat(msgspec.Struct):
-    """What engines get. `prompt`: the text behind `token_ids`, empty where the request has named ids itself."""
+    """What engines get. `prompt`: the text of `token_ids`, empty where the request has named ids itself."""
 
     request_id: str
     model: str

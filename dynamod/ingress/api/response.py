@@ -90,7 +90,7 @@ class ResponseWriter(ResponseSink, ABC):
     async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
         """Respond with the answer as it is made. Raises the RequestError that ended it while no byte had been sent.
 
-        Cancelling this (the client left) leaves nothing behind.
+        Cancelling this (the client left) leaves nothing open.
         """
 
     async def complete(self) -> None:
@@ -275,7 +275,7 @@ def named(delta: Mapping[str, Any], field: str) -> Mapping[str, Any]:
 
 
 def _counts(usage: Mapping[str, Any]) -> dict[str, int]:
-    """What an engine's own usage says beside its totals. Raises AttributeError for what is no usage."""
+    """What an engine's own usage says in addition to its totals. Raises AttributeError for what is no usage."""
     prompt, completion = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
     found = {"cached_tokens": prompt.get("cached_tokens"), "reasoning_tokens": completion.get("reasoning_tokens")}
     return {name: count for name, count in found.items() if type(count) is int and count >= 0}

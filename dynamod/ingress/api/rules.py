@@ -1,11 +1,10 @@
 """What is checked beyond types and ranges, as JSON Schema: a body that /openapi.json allows is not refused.
 
-`msgspec.Meta` at the fields of `message.openai` is the place of types and ranges, and shows in the document by itself.
-It cannot say what depends on another field (`rules` of an endpoint, beside its `check`), and what is said here and in
-`values` of an endpoint: fields
-of type `Any`, which text engines get as the client has sent them, roles with and without content, lists of one kind.
-Where JSON Schema cannot say a rule (one number below another), it says a stricter one. A test sends bodies that the
-document allows, so a rule that is missing here is found.
+`msgspec.Meta` at the fields of `message.openai` is the place of types and ranges, and shows in the document on its own.
+It cannot say what depends on another field (`rules` of an endpoint, in addition to its `check`), and what is said here
+and in `values` of an endpoint: fields of type `Any`, which text engines get as the client has sent them, roles with and
+without content, lists of one kind. Where JSON Schema cannot say a rule (one number below another), it says a stricter
+one. A test sends bodies that the document allows, so a rule that is missing here is found.
 """
 
 from collections.abc import Mapping
@@ -41,7 +40,7 @@ def items(schema: Schema, **more: Any) -> Schema:
 
 
 def typed(kind: Any, without: str = "", **properties: Schema) -> Schema:
-    """An object of this `type`, which has these properties too, and not the one called `without`, but for null."""
+    """An object of this `type`, which has these properties too, and not the one called `without`, except null."""
     known = {"type": {"const": kind}, **properties}
     return {"type": "object", "properties": known | ({without: NULL} if without else {}), "required": [*known]}
 

@@ -110,7 +110,7 @@ def _said(message: Message) -> list[str]:
 
 
 def without_late_system(messages: Sequence[Message]) -> list[Message] | None:
-    """System messages behind the first message as the user's, for templates that refuse them; None: there are none."""
+    """System messages after the first message as the user's, for templates that refuse them; None: there are none."""
     late = [place for place, message in enumerate(messages) if place and message.role in ("system", "developer")]
     if not late:
         return None

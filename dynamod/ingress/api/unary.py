@@ -36,14 +36,14 @@ class UnaryWriter(ResponseWriter):
         super().__init__(meter, begun, request.n or 1, form.echo(request))
         self._form, self._reasoning_field = form, settings.reasoning_field_name
         self._head = {"id": form.id_prefix + request_id, "created": int(time.time()), "model": request.model}
-        self._extra: dict[int, dict[str, Any]] = {}  # by choice: what chunks of text engines said beside content
+        self._extra: dict[int, dict[str, Any]] = {}  # by choice: what chunks of text engines said besides content
         self._logprobs: dict[int, Any] = {}
         self._request, self._scores = request, dict[int, list[dict[int, PromptLogprob] | None]]()
         self._nvext: Any = msgspec.UNSET  # the answer to a question for the instance
         self._extra_fields, self._metrics = request.extra_fields, settings.per_request_metrics
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
-        """Annotations are for streams, but for the answer to `query_instance_id`."""
+        """Annotations are for streams, except for the answer to `query_instance_id`."""
         super().started(choices, prompt_tokens, annotations)
         if "worker_instance_id" in annotations:
             self._nvext = annotations

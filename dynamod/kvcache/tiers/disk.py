@@ -19,7 +19,7 @@ PENDING = 1 << 26
 """Bytes that may wait to be written; what comes beyond is not taken."""
 
 PAUSE = 30.0
-"""Seconds without writing behind a write that has failed (the disk may be full), and without reading behind a read that
+"""Seconds without writing after a write that has failed (the disk may be full), and without reading after a read that
 took too long."""
 
 CLOSE = 3.0

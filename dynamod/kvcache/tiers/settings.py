@@ -22,7 +22,7 @@ from .unowned import remove_unowned
 
 GB = 10**9
 ENVIRONMENT = {"DYN_KVBM_CPU_CACHE_GB": "kv_host_gb", "DYN_KVBM_DISK_CACHE_GB": "kv_disk_gb"}
-"""The original's variables, for settings that are not given."""
+"""NVIDIA Dynamo's variables, for settings that are not given."""
 
 NO_CACHE = "off, but tiers hold what it keeps: leave out kv_host_gb and kv_disk_gb"
 """Why an engine refuses tiers without its prefix cache."""
@@ -33,7 +33,7 @@ _Size = Annotated[float, Meta(ge=0)]
 class TierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`kv_host_gb`, `kv_disk_gb`: gigabytes (10^9 bytes) of KV blocks in memory of the host, and in files; 0: none.
 
-    `kv_disk_path`: folder of the files, by itself `dynamod/kv` in the user's cache folder. `kv_offload_after`: a block
+    `kv_disk_path`: folder of the files, by default `dynamod/kv` in the user's cache folder. `kv_offload_after`: a block
     is copied once so many prompts had it; 1: every block.
     """
 

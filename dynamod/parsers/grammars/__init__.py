@@ -106,7 +106,7 @@ ALIASES = {
 
 
 def grammar_class(name: str) -> "type[Grammar]":
-    """The grammar behind a name or alias, `-` read as `_`. Raises UserError that lists the known ones."""
+    """The grammar for a name or alias, `-` read as `_`. Raises UserError that lists the known ones."""
     plain = name.replace("-", "_").lower()
     plain = ALIASES.get(plain, plain)
     if plain not in GRAMMARS:

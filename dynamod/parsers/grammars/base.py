@@ -11,11 +11,11 @@ from ..segments import Content, Reasoning
 class Grammar(ABC):
     """Reads calls from the text of one choice.
 
-    `openings`: markers in front of calls. `closings`: markers behind them, which are never content. `weak`: openings
+    `openings`: markers in front of calls. `closings`: markers after them, which are never content. `weak`: openings
     that are words, so that reasoning may have them. `bare`: characters with which a call begins where no marker is in
     front of it. `identify`: how ids are made. `channels`: the grammar owns reasoning too, and `kind` is that of the
-    text behind what was read last. `within`: closings that do not end its reasoning. `prompts`: what a prompt may end
-    with that a text goes on from. `suffixes`: checkpoints put a suffix into the tags.
+    text after what was read last. `within`: closings that do not end its reasoning. `prompts`: what a prompt may end
+    with that a text continues from. `suffixes`: checkpoints put a suffix into the tags.
     """
 
     openings: ClassVar[tuple[str, ...]] = ()
@@ -39,7 +39,7 @@ class Grammar(ABC):
 
     @abstractmethod
     def read(self, opening: str) -> Steps[None]:
-        """Reads the calls behind an opening marker ("": there is none, and the next character is one of `bare`).
+        """Reads the calls after an opening marker ("": there is none, and the next character is one of `bare`).
 
         It may leave closing markers unread. Raises Malformed when no call follows, and Ended when the text is over.
         """

@@ -32,7 +32,7 @@ class Beam(Harmony):
         self._parameters = _Rfl(reader, calls)
 
     def message(self, header: str, recipient: str) -> Steps[None]:
-        """What is behind a header, when it is a call, or what kind of text it is."""
+        """What comes after a header, when it is a call, or what kind of text it is."""
         if recipient:
             self.calls.begin()
             yield from self._parameters.parameters(Parameters(self.calls, recipient))
@@ -83,7 +83,7 @@ class Muse(Harmony):
     def read(self, opening: str) -> Steps[None]:
         """One message's header, and its body when that is a call; calls without a header where none has come yet.
 
-        The model may leave reasoning with a header that lacks `<|start|>`: calls behind `<|message|>` are calls.
+        The model may leave reasoning with a header that lacks `<|start|>`: calls after `<|message|>` are calls.
         """
         self.kind = Content
         if opening in _Atem.openings:
@@ -97,7 +97,7 @@ class Muse(Harmony):
             yield from super().read(opening)
 
     def message(self, header: str, recipient: str) -> Steps[None]:
-        """What is behind a header, when it is a call, or what kind of text it is."""
+        """What comes after a header, when it is a call, or what kind of text it is."""
         self._scoped = True
         if recipient == "self":
             self.kind = Reasoning

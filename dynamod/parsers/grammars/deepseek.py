@@ -18,7 +18,7 @@ class DeepseekV31(Grammar):
     openings = ("<｜tool▁calls▁begin｜>", _CALL)
     closings = (_END, _LAST, _SEPARATOR)
     prefixed: ClassVar[bool] = False
-    """A call begins with its kind, and its name stands behind the separator."""
+    """A call begins with its kind, and its name follows the separator."""
 
     def read(self, opening: str) -> Steps[None]:
         """The calls of one section."""

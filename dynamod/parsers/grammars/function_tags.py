@@ -1,4 +1,4 @@
-"""Tags with the name behind `=`: `<function=f>` and `<parameter=p>`."""
+"""Tags with the name after `=`: `<function=f>` and `<parameter=p>`."""
 
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from .parameters import Parameters, trimmed
 class Qwen3Coder(Grammar):
     """`<tool_call><function=f><parameter=p>value</parameter></function></tool_call>`; the outer tags may be missing.
 
-    In place of parameters a JSON object may stand: `<function=f>{...}</function>`.
+    Instead of parameters a JSON object may stand: `<function=f>{...}</function>`.
     """
 
     openings: ClassVar[tuple[str, ...]] = ("<tool_call>", "<function=")

@@ -13,7 +13,7 @@ from .parameters import Parameters
 class Glm(Grammar):
     """`<tool_call>f<arg_key>p</arg_key><arg_value>value</arg_value></tool_call>`, with or without line breaks.
 
-    `call`, `call_end`: around a call; other openings are around several. `separator`: may stand behind the name.
+    `call`, `call_end`: around a call; other openings are around several. `separator`: may follow the name.
     `key`, `key_end`, `value`, `value_end`: around a key and its value; an empty `key_end`: a key ends where its value
     begins. `kind_begin`, `kind_end`: around the value's type, which may stand between the two; empty: none does.
     """
@@ -31,14 +31,14 @@ class Glm(Grammar):
     kind_end: ClassVar[str] = ""
 
     def read(self, opening: str) -> Steps[None]:
-        """One call, perhaps behind the marker of several."""
+        """One call, perhaps after the marker of several."""
         self.calls.begin()
         if opening != self.call:
             yield from self.reader.expect(self.call)
         yield from self.body()
 
     def body(self) -> Steps[None]:
-        """The call behind its marker, and its end."""
+        """The call after its marker, and its end."""
         name, stop = yield from self.reader.name(*filter(None, (self.separator, self.key, self.call_end)))
         parameters = Parameters(self.calls, name)
         if stop == self.separator:
@@ -125,7 +125,7 @@ class K2Horizon(Glm):
     kind_begin, kind_end = "<ifm|arg_type>", "</ifm|arg_type>"
 
     def body(self) -> Steps[None]:
-        """The call behind its marker."""
+        """The call after its marker."""
         if (yield from self.reader.peek()) in "{[":
             yield from json_calls(self.reader, self.calls)
         else:

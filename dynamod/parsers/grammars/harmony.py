@@ -27,7 +27,7 @@ class Harmony(Grammar):
     bare = "t"
     channels = True
     ends: ClassVar[tuple[str, ...]] = _ENDS
-    """Markers behind a message."""
+    """Markers after a message."""
 
     def __init__(self, reader: Reader, calls: Calls) -> None:
         super().__init__(reader, calls)
@@ -53,7 +53,7 @@ class Harmony(Grammar):
             yield from self.message(header, "" if recipient is None else recipient[1])
 
     def message(self, header: str, recipient: str) -> Steps[None]:
-        """What is behind a header, when it is a call, or what kind of text it is. `recipient`: empty for none."""
+        """What comes after a header, when it is a call, or what kind of text it is. `recipient`: empty for none."""
         if recipient.startswith("functions."):
             self.calls.begin()
             name = recipient.removeprefix("functions.")

@@ -37,7 +37,7 @@ class Inkling(Grammar):
             yield from json_call(self.reader, self.calls)
 
     def _header(self) -> Steps[str]:
-        """The token behind the author's name. Raises Malformed where the block has none: its text is content."""
+        """The token after the author's name. Raises Malformed where the block has none: its text is content."""
         reader = self.reader
         yield from reader.peek()
         while not (rest := reader.held.lstrip(_NAME)):

@@ -8,7 +8,7 @@ from .json_calls import json_calls
 
 
 class Llama3(Grammar):
-    """`{"name": ..., "parameters": {...}}`, several with `;` between them, perhaps behind `<|python_tag|>`.
+    """`{"name": ..., "parameters": {...}}`, several with `;` between them, perhaps after `<|python_tag|>`.
 
     Without the marker only objects with a tool's name are calls: any other JSON is an answer.
     """
@@ -22,7 +22,7 @@ class Llama3(Grammar):
 
 
 class Default(Llama3):
-    """Dynamo's parser for models of no known family: bare JSON, or behind the markers of several."""
+    """Dynamo's parser for models of no known family: bare JSON, or after the markers of several."""
 
     openings = ("<TOOLCALL>", "<|python_tag|>", "<tool_call>")
     closings = ("</TOOLCALL>", "</tool_call>")
@@ -42,7 +42,7 @@ class Phi4(Llama3):
 
 
 class Xlam(Llama3):
-    """`[{"name": ..., "arguments": {...}}, ...]`, bare, in a block of code, or behind a marker of other formats."""
+    """`[{"name": ..., "arguments": {...}}, ...]`, bare, in a block of code, or after a marker of other formats."""
 
     openings = ("[TOOL_CALLS]", "<tool_call>")
     closings = ("</tool_call>",)

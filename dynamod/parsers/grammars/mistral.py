@@ -16,7 +16,7 @@ class Mistral(Grammar):
     identify: ClassVar[Identify] = staticmethod(short_id)
 
     def read(self, opening: str) -> Steps[None]:
-        """The calls behind one marker."""
+        """The calls after one marker."""
         reader, calls = self.reader, self.calls
         if (yield from reader.peek()) in "[{":
             yield from json_calls(reader, calls)

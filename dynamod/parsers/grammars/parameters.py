@@ -40,5 +40,5 @@ class Parameters:
 
 
 def trimmed(text: str) -> str:
-    """A value without the line break that formats write behind the opening and in front of the closing marker."""
+    """A value without the line break that formats write after the opening and in front of the closing marker."""
     return text.removeprefix("\n").removesuffix("\n")

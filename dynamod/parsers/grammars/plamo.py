@@ -21,7 +21,7 @@ class Plamo(Grammar):
     )
 
     def read(self, opening: str) -> Steps[None]:
-        """One call, perhaps behind the marker of a section."""
+        """One call, perhaps after the marker of a section."""
         reader, calls = self.reader, self.calls
         calls.begin()
         if opening != _CALL:

@@ -44,7 +44,7 @@ class Pythonic(Grammar):
                 return
 
     def _word(self, stop: str) -> Steps[str]:
-        """An identifier and the character behind it."""
+        """An identifier and the character after it."""
         reader = self.reader
         while True:
             match = _NAME.match(reader.held)

@@ -31,7 +31,7 @@ def mode_of(text: str) -> str:
 
 
 def policy_class(name: str) -> "type[Policy]":
-    """The class behind a name of NAMES."""
+    """The class for a name of NAMES."""
     module, _, attribute = POLICIES[name].partition(":")
     found: type[Policy] = getattr(importlib.import_module(module), attribute)
     return found

@@ -50,7 +50,7 @@ def _not_overloaded(requests: Sequence[int]) -> list[int]:
 
 
 def softmax(costs: Sequence[float], temperature: float) -> list[float]:
-    """Probabilities of costs, the lowest most likely: scaled by their range, as in the original's scheduler.rs."""
+    """Probabilities of costs, the lowest most likely: scaled by their range, as in NVIDIA Dynamo's scheduler.rs."""
     least = min(costs)
     spread = max(costs) - least
     if spread <= EQUAL:

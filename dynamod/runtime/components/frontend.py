@@ -55,7 +55,7 @@ class FrontendComponent(Actor):
         return json_response(body | ({"message": lacks} if lacks else {}), 200 if alive else 503)
 
     async def _families(self) -> "Iterable[Metric]":
-        """What /metrics shows of this process beside the server's own counters; imported and made at a scrape."""
+        """What /metrics shows of this process in addition to the server's counters; imported and made at a scrape."""
         from dynamod.runtime.statistics import process_families
 
         return await process_families(self._ctx.process_context)

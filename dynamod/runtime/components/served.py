@@ -18,7 +18,7 @@ class UnservedModel(msgspec.Struct, frozen=True):
 
 
 class ServedModel(msgspec.Struct, frozen=True):
-    """One model behind one route of one ingress process."""
+    """One model at one route of one ingress process."""
 
     type: str
     model: str

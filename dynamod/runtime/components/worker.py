@@ -36,7 +36,7 @@ class Metrics(Job):
 
 
 class WorkerComponent(Worker):
-    """Loads the engine that the configuration names and serves it at the `generate` endpoint, its load beside it."""
+    """Loads the engine that the configuration names and serves it at the `generate` endpoint, its load next to it."""
 
     def __init__(self, ctx: ComponentContext) -> None:
         self._ctx = ctx
@@ -109,7 +109,7 @@ class WorkerComponent(Worker):
 
     @handle
     async def load_metrics(self, message: Metrics) -> None:
-        """Tell the engine's load in the original's form (ForwardPassMetrics)."""
+        """Tell the engine's load in NVIDIA Dynamo's form (ForwardPassMetrics)."""
         message.reply.accepted()
         message.reply.items((self.forward_pass_metrics(),), "stop")
 

@@ -52,7 +52,7 @@ def _without(name: str) -> Iterator[None]:
 
 
 def options(settings: NatsSettings, client: "Client", name: str, servers: Sequence[str]) -> dict[str, Any]:
-    """Arguments of `Client.connect`: tries `servers` in their order for ever, and what a server does not take is not
+    """Arguments of `Client.connect`: tries `servers` in their order forever, and what a server does not take is not
     held for long.
     """
     found: dict[str, Any] = {
@@ -81,7 +81,7 @@ def options(settings: NatsSettings, client: "Client", name: str, servers: Sequen
 
 
 def _guard(client: "Client", tls: bool) -> Any:
-    """nats-py goes on in clear text when a server offers no TLS; a secret must not."""
+    """nats-py continues in clear text when a server offers no TLS; a secret must not."""
 
     def secret(value: str) -> str:
         if tls and not offers_tls(client):
@@ -139,7 +139,7 @@ def cut(client: "Client") -> None:
 
 
 async def discard(client: "Client") -> None:
-    """End a client within a second, whatever state it is in. Nothing of it stays behind."""
+    """End a client within a second, whatever state it is in. Nothing of it stays."""
     subscriptions = list(getattr(client, "_subs", {}).values())
     cut(client)
     # a client that never got as far as a connection may fail in any way
@@ -156,7 +156,7 @@ async def discard(client: "Client") -> None:
 async def settle(client: "Client", timeout: float) -> None:
     """Wait until the server has all that was sent before, subscriptions too. Raises nats.errors.FlushTimeoutError.
 
-    nats-py writes a ping past what it holds back itself, so only the second one comes behind that.
+    nats-py writes a ping past what it holds back itself, so only the second one comes after that.
     """
     seconds = max(1, math.ceil(timeout))  # its argument is annotated as int
     await client.flush(seconds)

@@ -1,10 +1,10 @@
-"""The one connection of a process to NATS, kept for ever. Links send and receive through it.
+"""The one connection of a process to NATS, kept forever. Links send and receive through it.
 
     publish() ─► queue ─► nats-py ─► NATS ─► nats-py ─► the link at the address
 
 A cut shorter than `patience` costs nothing but what was on its way, which the links' numbers show; a longer one fails
 every link, and until NATS is back `publish` drops and `accepting` is False, so that nothing old is sent later. nats-py
-makes lost connections again by itself. What it does not see (a server that holds the connection but does nothing, a
+makes lost connections again on its own. What it does not see (a server that holds the connection but does nothing, a
 close that never ends) shows by a message to ourselves that does not come back: then the client is replaced.
 """
 
@@ -37,7 +37,7 @@ ROOM = 256 * 1024
 """Bytes of body in one message: a large payload must not delay all other streams."""
 
 HIGH, LOW = 4 * 1024 * 1024, 1024 * 1024
-"""Bytes in the queue at which links hold back, and go on."""
+"""Bytes in the queue at which links hold back, and continue."""
 
 HOLD = 0.5
 """Seconds without sending after NATS is back: a message fails the link where the other end has not subscribed again."""

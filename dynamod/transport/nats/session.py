@@ -69,7 +69,7 @@ class Subscriptions:
 
 
 class Keeper:
-    """Runs sessions for ever. A session is one client; it ends when the client is of no use any more."""
+    """Runs sessions forever. A session is one client; it ends when the client is of no use any more."""
 
     def __init__(self, settings: NatsSettings, name: str, owner: "NatsConnection") -> None:
         self.settings = settings

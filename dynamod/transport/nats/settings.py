@@ -1,4 +1,4 @@
-"""Where NATS is and how to speak to it, from the environment variables that the original reads."""
+"""Where NATS is and how to speak to it, from the environment variables that NVIDIA Dynamo reads."""
 
 import importlib.util
 import os
@@ -55,7 +55,7 @@ class NatsSettings:
 
         NATS_SERVER (one or several of nats://host:4222, tls://host:4222, comma separated), then the first of
         NATS_AUTH_USERNAME with NATS_AUTH_PASSWORD, NATS_AUTH_TOKEN, NATS_AUTH_NKEY (a seed), NATS_AUTH_CREDENTIALS_FILE
-        that is set (the original's order), else the user and password of the first URL that has them; NATS_TLS_CA,
+        that is set (NVIDIA Dynamo's order), else the user and password of the first URL that has them; NATS_TLS_CA,
         NATS_TLS_CERT, NATS_TLS_KEY. Raises UserError that names the variable.
         """
         env = os.environ if environ is None else environ

@@ -26,7 +26,7 @@ log = logging.getLogger("dynamod.transport")
 
 
 def instance_subject(namespace: str, component: str, endpoint: str, instance_id: int) -> str:
-    """`{namespace}_{component}.{endpoint}-{lease hex}`, as the original names it, with safe characters only."""
+    """`{namespace}_{component}.{endpoint}-{lease hex}`, as NVIDIA Dynamo names it, with safe characters only."""
     return f"{_safe(namespace)}_{_safe(component)}.{_safe(endpoint)}-{instance_id:x}"
 
 
@@ -158,7 +158,7 @@ class NatsTransport:
         return stream
 
     def forget(self, subject: str) -> None:
-        """The instance behind `subject` is gone: end its link and with it every open sink, at once."""
+        """The instance of `subject` is gone: end its link and with it every open sink, at once."""
         link = self._links.get(subject)
         if link is not None:
             link.fail("the worker is gone", gone=True)

@@ -19,7 +19,7 @@ DATA, ALIVE, ECHO, END = range(4)
 
 
 class WireError(Exception):
-    """The link cannot go on; the text says why."""
+    """The link cannot continue; the text says why."""
 
 
 class PeerEndedError(WireError):

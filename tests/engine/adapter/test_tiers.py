@@ -70,8 +70,13 @@ def test_vllm_gets_its_connector() -> None:
 @pytest.mark.parametrize(
     ("values", "mode", "cpu", "says"),
     [
-        ({"kv_transfer_config": {"kv_connector": "X"}}, "aggregated", False, "kv_host_gb: given beside kv_transfer_co"),
-        ({"kv_offloading_size": 4}, "aggregated", False, "kv_host_gb: given beside kv_offloading_size"),
+        (
+            {"kv_transfer_config": {"kv_connector": "X"}},
+            "aggregated",
+            False,
+            "kv_host_gb: given together with kv_tr",
+        ),
+        ({"kv_offloading_size": 4}, "aggregated", False, "kv_host_gb: given together with kv_offloading_size"),
         ({"kv_offloading_size": 4}, "aggregated", True, "kv_offloading_size: vLLM's own tier needs a GPU"),
         ({}, "prefill", False, "kv_host_gb: a prefill worker moves blocks by NIXL"),
         ({"enable_prefix_caching": False}, "aggregated", False, "enable_prefix_caching: off, but tiers"),
@@ -104,7 +109,7 @@ def test_sglang_gets_hicache() -> None:
             True,
             "enable_hierarchical_cache: SGL",
         ),
-        ({"hicache_ratio": 2.0}, {}, "aggregated", False, "kv_host_gb: given beside hicache_ratio"),
+        ({"hicache_ratio": 2.0}, {}, "aggregated", False, "kv_host_gb: given together with hicache_ratio"),
         ({}, {}, "decode", False, "kv_host_gb: a decode worker"),
         ({"disable_radix_cache": True}, {}, "aggregated", False, "disable_radix_cache: off, but tiers"),
         ({}, {"kv_host_gb": 1.5}, "aggregated", False, "kv_host_gb: 1.5, but SGLang takes whole GB"),

@@ -90,7 +90,7 @@ def test_the_file_of_a_folder(tmp_path: Path) -> None:
     refused("only safetensors")
     for name in ("mmproj-f16.gguf", "m-00001-of-00002.gguf"):
         (tmp_path / name).touch()
-    refused("put m-00002-of-00002.gguf beside it")
+    refused("put m-00002-of-00002.gguf next to it")
     (tmp_path / "m-00002-of-00002.gguf").touch()
     assert gguf_file(tmp_path) == gguf_file(tmp_path / "m-00002-of-00002.gguf") == tmp_path / "m-00001-of-00002.gguf"
     (tmp_path / "other.gguf").touch()

@@ -27,7 +27,7 @@ def test_arguments(tmp_path: Path) -> None:
     assert with_lora({}, [small]) == {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1}
     assert with_lora({}, [small, large]) == {"enable_lora": True, "max_lora_rank": 64, "max_loras": 2}
     assert with_lora({"max_loras": 5}, [small])["max_loras"] == 5
-    with pytest.raises(UserError, match="enable_lora: false beside lora"):
+    with pytest.raises(UserError, match="enable_lora: false together with lora"):
         with_lora({"enable_lora": False}, [small])
     with pytest.raises(UserError, match="has the rank 1000, and vLLM computes 512 at most"):
         with_lora({}, [peft(tmp_path / "huge", 1000)])

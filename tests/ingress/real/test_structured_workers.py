@@ -130,7 +130,7 @@ async def test_a_worker_refuses_to_begin_a_form_anew(house: Any, until: Any, mon
     await house.worker(Seen, capabilities=knows(*MATCHED))
     await ready(house, until, 2)
     await house.die(dies)
-    with pytest.raises(EngineFailed, match="cannot go on in an answer that keeps to a form"):
+    with pytest.raises(EngineFailed, match="cannot continue in an answer that keeps to a form"):
         await client.answers()
 
 

@@ -101,7 +101,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class Region(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """Behind Hello, with NIXL: the source's agent, its memory for pieces, and where the ring of this connection is."""
+    """After Hello, with NIXL: the source's agent, its memory for pieces, and where the ring of this connection is."""
 
     agent: Annotated[bytes, msgspec.Meta(max_length=AGENT_LIMIT)]
     address: _Count

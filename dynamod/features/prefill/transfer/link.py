@@ -58,7 +58,7 @@ class Link(asyncio.BufferedProtocol, ABC):
         self._held = True
 
     def resume(self, place: memoryview) -> None:
-        """Go on: the bytes are in their place."""
+        """Continue: the bytes are where they belong."""
         self._held = False
         self._target, self._filled = place, len(place)
         self._look()

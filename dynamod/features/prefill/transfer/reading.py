@@ -62,7 +62,7 @@ class ReaderEnd(Link):
         self._owed = 0  # bytes that came and are not credited
         self._wake: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()  # the connection
-        self._taken = self._told = hello.first  # the block behind those that were taken, and as the source knows it
+        self._taken = self._told = hello.first  # the block after those that were taken, and as the source knows it
         self._asked = False  # by the source, and not answered
         self._reads = 0  # of the socket
 
@@ -76,7 +76,7 @@ class ReaderEnd(Link):
             raise self._error
 
     async def next(self, stall: float) -> Block | None:
-        """The next block, None behind the last one. Raises TransferError; the blocks before the fault come first."""
+        """The next block, None after the last one. Raises TransferError; the blocks before the fault come first."""
         while not self._blocks:
             if self._complete:
                 return None
@@ -143,7 +143,7 @@ class ReaderEnd(Link):
                 raise FrameError(f"{type(frame).__name__} is not expected")
 
     def filled(self, size: int) -> None:
-        """A piece is in its place."""
+        """A piece is where it belongs."""
         self._owed += size
         if self._assembly is not None:
             self._assembly.missing -= size

@@ -1,4 +1,4 @@
-"""Memory through which the bytes of pieces pass. The credits keep the source behind the reader."""
+"""Memory through which the bytes of pieces pass. The credits keep the source from overtaking the reader."""
 
 from .frames import WINDOW
 

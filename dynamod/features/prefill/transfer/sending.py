@@ -27,7 +27,7 @@ PATIENCE = 5
 """Seconds in which a reader must name its session, and in which what is sent last must leave."""
 
 JOINED = 32 * 1024
-"""Bytes up to which a piece is copied behind its frame, to leave in one packet."""
+"""Bytes up to which a piece is copied after its frame, to leave in one packet."""
 
 _BUFFER = 2 * FRAME_LIMIT
 """A reader says little."""

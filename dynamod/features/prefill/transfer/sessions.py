@@ -71,7 +71,7 @@ class Follower(Protocol):
 
 
 class Session:
-    """The blocks of one prompt: put by the engine's side, taken by one reader at a time, and dropped behind it.
+    """The blocks of one prompt: put by the engine's side, taken by one reader at a time, and dropped after it.
 
     `first`: index of the first block that is here; `count`: of all that have been put.
     """
@@ -244,7 +244,7 @@ class Sessions:
     A session that is neither read nor put to for `lease` seconds by `now` expires, `lease` as it is when one of these
     happens. `spawn` starts the task that sees to it. `layout`: digest of what must agree for the bytes to mean the
     same. `most_bytes`: of all blocks. Blocks beyond that wait until readers have taken others, or sessions have ended,
-    those of sessions without a reader behind the others; a larger one comes alone.
+    those of sessions without a reader after the others; a larger one comes alone.
     """
 
     def __init__(
