@@ -169,7 +169,8 @@ def _checked(made: LlamaCppArguments) -> LlamaCppArguments:
         why = f"{made.max_num_batched_tokens}: each of max_num_seqs {made.max_num_seqs} sequences needs one per step"
         raise _ARGUMENTS.wrong("max_num_batched_tokens", why)
     if made.rope_scale is not None and made.rope_freq_scale is not None:
-        raise _ARGUMENTS.wrong("rope_freq_scale", "given together with rope_scale, which is one by it: give one")
+        why = "given together with rope_scale, which is one by it: give one of them"
+        raise _ARGUMENTS.wrong("rope_freq_scale", why)
     for one in items(made.override_tensor):
         if not all(one.partition("=")):
             raise _ARGUMENTS.wrong("override_tensor", f"{one!r} is not of the form PATTERN=BUFFER")
