@@ -16,11 +16,16 @@ from dynamod.message.ingress import Failed
 from dynamod.message.worker import Request
 from dynamod.migration.attempt import Attempt, Break
 from dynamod.migration.stages import Ask, Place, Stage, Try
-from dynamod.observe.metrics import described
 from dynamod.router.decision import Decision
 from dynamod.router.placement import Acquire, Placement
 from tests.ingress.test_dispatcher import desk, settled
 from tests.migration.instances import Air, virtual
+
+
+class Toys(msgspec.Struct, frozen=True):
+    """Toys."""
+
+    toys_total: int
 
 
 class Toy(Stage):
@@ -120,7 +125,7 @@ class Noter(DispatchStage):
         return msgspec.structs.replace(decision, notes={"toy": Note(max(one.instance for one in decision.candidates))})
 
     def rows(self, model: str, prefix: str, labels: dict[str, str]) -> Any:
-        yield prefix, labels, described("Toys.", toys_total=7)
+        yield prefix, labels, Toys(7)
 
 
 @in_virtual_time
