@@ -66,5 +66,7 @@ class Feature:
     """Roles that workers may have in addition to `aggregated`."""
     checks: Callable[[Sequence[Any]], None] | None = None
     """Looks at the workers of a graph, `cli.preflight.Checked`, before a process starts. Raises UserError."""
+    overlaps: Callable[[], Callable[[Any], Any]] | None = None
+    """Gives what makes an `router.overlap.OverlapSource` of the `router.index.BlockIndex` of each router."""
     notes: Mapping[str, Callable[[], Callable[[Any], str]]] = field(default_factory=dict[str, Any])
     """By the name of a note of `router.decision.Decision.notes`: what makes the line of `dynamo explain` from it."""

@@ -83,6 +83,11 @@ def extensions(name: str) -> Sequence[Any]:
     return [feature.extends[name]() for feature in enabled() if name in feature.extends]
 
 
+def overlap_sources() -> Sequence[Callable[[Any], Any]]:
+    """What makes the overlap sources of a router (`router.overlap.MakeSource`), of features that are on."""
+    return [feature.overlaps() for feature in enabled() if feature.overlaps is not None]
+
+
 def component(kind: str) -> Component | None:
     """The kind of component that a feature adds under this name; None when no feature has it.
 

@@ -19,7 +19,7 @@ from typing import Any
 from dynamod.actor import Actor, Reason, control, handle
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import Serving, View
-from dynamod.extension.installed import enabled
+from dynamod.extension.installed import enabled, overlap_sources
 from dynamod.http.metrics import Histogram
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded
@@ -339,7 +339,8 @@ class Dispatcher(Actor):
         group, card = self._groups.get(key), self._cards.get(key[0])
         if group is None and card is not None:
             size, random = card.kv_cache_block_size, self.context.random
-            router = Router(card.name, size, self._settings, random, self._loop.time, time.time, key[1])
+            clocks, sources = (self._loop.time, time.time), overlap_sources()
+            router = Router(card.name, size, self._settings, random, *clocks, key[1], sources)
             group = self._groups[key] = _Group(router)
             self.follow()
         return group

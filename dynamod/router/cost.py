@@ -14,7 +14,7 @@ import msgspec
 
 from dynamod.message.errors import UserError
 
-from .tiers import Fetch
+from .overlap import Fetch
 
 _NOTHING = Fetch(0, 0.0)
 
@@ -50,7 +50,7 @@ class Sending(NamedTuple):
     """What a prompt of `blocks` blocks, a fraction, that fills `whole` of them meets at each of some workers.
 
     `overlap`: how many of them are cached there. `active`: blocks in use by other requests and not by this one.
-    `fetched`: how many would be loaded from tiers, `fetch`: their cost in blocks computed; None where no worker has
+    `fetched`: how many would be loaded there, `fetch`: their cost in blocks computed; None where no worker would load
     any.
     """
 
@@ -73,7 +73,7 @@ def sending(
 ) -> Sending:
     """A prompt sent to some workers. `overlaps`, `shared`: by worker, how many of its blocks are cached, and in use.
 
-    `fetches`: blocks that would be loaded from tiers.
+    `fetches`: blocks that would be loaded.
     """
     ids, place, active, overlap = workers.ids, workers.place, workers.active, [0] * len(workers.ids)
     if 2 * len(overlaps) > len(ids):
@@ -106,7 +106,7 @@ class Term(NamedTuple):
 
 
 FETCH = "fetch"
-"""The term that costs nothing, in time either, as long as no worker has tiers."""
+"""The term that costs nothing, in time either, as long as no worker would load blocks."""
 
 TERMS: dict[str, Term] = {
     # Blocks of the prompt that the worker does not have.
@@ -119,7 +119,7 @@ TERMS: dict[str, Term] = {
     "evicted": Term("above + whole - overlap if above + whole > overlap else 0.0", 0.1, 0.0),
     # What the prefill does to the answers being written there: its blocks times their number.
     "interference": Term("own * requests", 0.05, 0.0),
-    # Blocks that it would load from its tiers, each as the time that takes by the time to compute it.
+    # Blocks that it would load (`overlap.OverlapSource`), each as the time that takes by the time to compute it.
     FETCH: Term("fetch", 1.0, 1.0, needs="fetched"),
 }
 """The default weights come from replays of recorded and made traces (tools/bench/README.md)."""
@@ -135,14 +135,14 @@ Terms = msgspec.defstruct("Terms", [(name, float, 0.0) for name in TERMS], froze
 ORIGINAL = Weights(*(term.original for term in TERMS.values()))
 
 
-def _pass(expression: str, names: str = "", *, tiers: bool = False) -> Callable[..., list[Any]]:
-    """A function of a Sending that gives the expression for each worker in one pass. `tiers`: some workers have some.
+def _pass(expression: str, names: str = "", *, loads: bool = False) -> Callable[..., list[Any]]:
+    """A function of a Sending that gives the expression for each worker in one pass. `loads`: of blocks, by some.
 
     Compiled, because a call or a list per term would cost twice as much among thousands of workers.
     """
     columns = "to.workers.requests, to.workers.queued, to.active, to.workers.above, to.overlap"
     rows, here = "requests, queued, active, above, overlap", "overlap"
-    if tiers:
+    if loads:
         columns, rows, here = f"{columns}, to.fetched, to.fetch", f"{rows}, fetched, fetch", "overlap - fetched"
     own = f"for own in [blocks - {here} if overlap < blocks else 0.0]"
     source = f"lambda to, blocks, whole, {names} fetch=0.0: [{expression} for {rows} in zip({columns}) {own}]"
@@ -158,19 +158,19 @@ def _sum(names: Iterable[str]) -> str:
     return " + ".join(f"weight_{name} * ({TERMS[name].formula})" for name in names)
 
 
-_terms, _tier_terms = _pass(_EACH), _pass(_EACH, tiers=True)
+_terms, _terms_with_loads = _pass(_EACH), _pass(_EACH, loads=True)
 _totals = _pass(_sum(name for name in TERMS if name != FETCH), _WEIGHTS)
-_tier_totals = _pass(_sum(TERMS), _WEIGHTS, tiers=True)
+_totals_with_loads = _pass(_sum(TERMS), _WEIGHTS, loads=True)
 
 
 def terms_of(to: Sending) -> list[msgspec.Struct]:
     """The `Terms` at each worker."""
-    return (_terms if to.fetched is None else _tier_terms)(to, to.blocks, to.whole)
+    return (_terms if to.fetched is None else _terms_with_loads)(to, to.blocks, to.whole)
 
 
 def totals(to: Sending, weights: Mapping[str, float]) -> list[float]:
     """The cost at each worker, by weights that are `applied`."""
-    return (_totals if to.fetched is None else _tier_totals)(to, to.blocks, to.whole, *weights.values())
+    return (_totals if to.fetched is None else _totals_with_loads)(to, to.blocks, to.whole, *weights.values())
 
 
 def applied(weights: msgspec.Struct, overlap_weight: float) -> dict[str, float]:

@@ -10,7 +10,7 @@ KEPT = 16
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One worker as the router saw it. `overlap`: blocks of the prompt that it had, `fetched`: further ones in tiers.
+    """One worker as the router saw it. `overlap`: blocks of the prompt that it had, `fetched`: further ones to load.
 
     `total`: the weighted cost, `terms`: what it is made of (cost.Terms); 0 and None for policies without costs.
     """
@@ -66,7 +66,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     @property
     def fetched(self) -> int:
-        """Blocks after these that it would load from its tiers."""
+        """Blocks after these that it would load."""
         return next((one.fetched for one in self.candidates if one.instance == self.chosen), 0)
 
     @property

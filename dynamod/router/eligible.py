@@ -68,7 +68,7 @@ class Eligible:
     worker alone where the request must go to that worker.
 
     `workers`: the remaining workers, possibly none. `overlaps`: by worker, how many blocks of the prompt it has;
-    `fetches`: the blocks after these that it would load from its tiers. `reason`: why only one worker may take it.
+    `fetches`: the blocks after these that it would load. `reason`: why only one worker may take it.
     """
 
     def __init__(

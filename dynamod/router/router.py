@@ -18,6 +18,7 @@ from dynamod.message.discovery import Instance
 from .cost import applied
 from .decision import KEPT, Candidate, Decision
 from .eligible import ALL_ABLE, Eligible, Prompt
+from .overlap import MakeSource
 from .policies import policy_class
 from .policies.base import Choice, Question, choose
 from .settings import RouterSettings
@@ -43,7 +44,10 @@ class RouterStatistics(msgspec.Struct, frozen=True):
 
 
 class Router:
-    """Decides for one model. `now`: monotonic seconds; `wall`: seconds since 1970, for records."""
+    """Decides for one model. `now`: monotonic seconds; `wall`: seconds since 1970, for records.
+
+    `sources`: what features know of blocks outside the devices.
+    """
 
     def __init__(
         self,
@@ -54,9 +58,10 @@ class Router:
         now: Callable[[], float],
         wall: Callable[[], float],
         pool: str = "",
+        sources: Sequence[MakeSource] = (),
     ) -> None:
         self.model, self.block_size, self.settings, self.pool = model, block_size, settings, pool
-        self.state = WorkerState(settings, block_size, now)
+        self.state = WorkerState(settings, block_size, now, sources)
         self.workers: set[int] = set()  # the present workers, kept by the dispatcher
         self._random, self._wall = random, wall
         self._policy = policy_class(settings.mode)()

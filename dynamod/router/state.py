@@ -12,8 +12,6 @@ from dynamod.message.kv_events import (
     RequestStarted,
     Snapshot,
     Stored,
-    TierRemoved,
-    TierStored,
     WorkerEvent,
 )
 
@@ -21,8 +19,8 @@ from .active import ActiveLoad
 from .approx import ApproxIndex
 from .columns import NO_BOUND, Row, WorkerColumns
 from .index import BlockIndex
+from .overlap import Fetch, MakeSource, most
 from .settings import RouterSettings
-from .tiers import Fetch, TierIndex
 
 CHANGED = 10_000
 """Changed workers that are remembered for the next decision; there may be none for a long time."""
@@ -33,13 +31,16 @@ _UNKNOWN = Load(0, 0, 0, 0, 0.0)
 class WorkerState:
     """`apply` events of workers, `forget` workers that are gone. `now`: monotonic seconds.
 
+    `sources`: of blocks outside the devices.
     `active` also has the requests that were sent from here; the dispatcher's placements start and finish them.
     """
 
-    def __init__(self, settings: RouterSettings, block_size: int, now: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: RouterSettings, block_size: int, now: Callable[[], float], sources: Sequence[MakeSource] = ()
+    ) -> None:
         self.settings, self.block_size, self.now = settings, block_size, now
         self.index = BlockIndex()
-        self.tiers = TierIndex(self.index)
+        self.sources = [make(self.index) for make in sources]
         self.approx = ApproxIndex(settings.ttl)
         self.active = ActiveLoad()
         self.loads: dict[int, Load] = {}
@@ -58,8 +59,7 @@ class WorkerState:
                     self.index.apply(worker, event)
                     self.active.changed.add(worker)
             elif isinstance(event, Cleared):
-                self.tiers.remove_worker(worker)
-                self.index.remove_worker(worker)
+                self._remove_blocks(worker)
                 self.active.changed.add(worker)
             elif isinstance(event, RequestStarted):
                 key = (worker, event.request)
@@ -72,8 +72,10 @@ class WorkerState:
                 if event.total_blocks != self._total(worker):
                     self.active.changed.add(worker)
                 self.loads[worker] = event
-            elif isinstance(event, TierStored | TierRemoved) and self.settings.kv_events:
-                self.tiers.apply(worker, event)
+            elif self.settings.kv_events:
+                for source in self.sources:
+                    if isinstance(event, source.events):
+                        source.apply(worker, event)
 
     def refresh(self, instances: Sequence[Instance]) -> None:
         """Bring the columns up to date for a decision among these instances."""
@@ -83,8 +85,7 @@ class WorkerState:
 
     def forget(self, worker: int) -> None:
         """A worker is gone."""
-        self.tiers.remove_worker(worker)
-        self.index.remove_worker(worker)
+        self._remove_blocks(worker)
         self.approx.remove_worker(worker)
         self.active.drop(worker)
         self.loads.pop(worker, None)
@@ -126,9 +127,15 @@ class WorkerState:
                 found[worker] = depth
         return found
 
-    def fetches(self, blocks: Sequence[int], overlaps: Mapping[int, int]) -> dict[int, Fetch]:
-        """What each worker would load of a prompt, after the `overlaps` with its device; empty without tiers."""
-        return self.tiers.find(blocks, overlaps, self.loads) if self.tiers and blocks else {}
+    def fetches(self, blocks: Sequence[int], overlaps: Mapping[int, int]) -> Mapping[int, Fetch]:
+        """What each worker would load of a prompt, after the `overlaps` with its device."""
+        sources = [one for one in self.sources if one] if blocks else ()
+        return most([one.find(blocks, overlaps, self.loads) for one in sources]) if sources else {}
+
+    def _remove_blocks(self, worker: int) -> None:
+        for source in self.sources:
+            source.remove_worker(worker)
+        self.index.remove_worker(worker)
 
     def _total(self, worker: int) -> int:
         return self.loads.get(worker, _UNKNOWN).total_blocks

@@ -17,6 +17,7 @@ from dynamod.engine.mocker.scheduler import Scheduler, Step
 from dynamod.engine.mocker.scheduler import Sequence as Job
 from dynamod.engine.mocker.tiers import block_times, simulated
 from dynamod.engine.mocker.timing import Timing
+from dynamod.extension.installed import overlap_sources
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
 from dynamod.message.kv_events import Load, Removed, Snapshot, TierEvent
@@ -123,6 +124,7 @@ class Replay:
             random_module.Random(seed),
             now=lambda: self._now / 1000,
             wall=lambda: self._now / 1000,
+            sources=overlap_sources(),
         )
         self._workers = [Worker(number, machine, timing, self.router, blind) for number in range(workers)]
         self._instances = [Instance("replay", "worker", "generate", number, {}) for number in range(workers)]

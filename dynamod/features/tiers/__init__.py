@@ -1,21 +1,39 @@
-"""KV blocks that a worker has stored, for other workers of the model."""
+"""KV blocks in memory of the host and in files, below the device; KV blocks of other workers of the model."""
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dynamod.extension.feature import Feature
+from dynamod.extension.installed import require
+from dynamod.message.errors import UserError
 
 from .settings import PeerSettings
 
 if TYPE_CHECKING:
     from dynamod.ingress.dispatcher import Dispatcher
     from dynamod.migration.stages import StageContext
+    from dynamod.router.overlap import MakeSource
 
 
 def _dispatch(dispatcher: "Dispatcher") -> object:
+    try:
+        require("prefill", "kv_peer_fetch")
+    except UserError as error:
+        from dynamod.ingress.dispatch_stage import DispatchStage
+
+        if getattr(dispatcher.config, "kv_peer_fetch", False):
+            logging.getLogger("dynamod.frontend").warning("no blocks are read from other workers: %s", error)
+        return DispatchStage()
     from .dispatch import PeerDispatch
 
     return PeerDispatch(dispatcher)
+
+
+def _index() -> "MakeSource":
+    from .index import TierIndex
+
+    return TierIndex
 
 
 def _source() -> object:
@@ -35,10 +53,11 @@ def _note() -> Callable[[Any], str]:
 
 FEATURE = Feature(
     "tiers",
-    "KV blocks of prompts are read from other workers that have them",
-    requires=("prefill",),
+    "KV blocks in memory of the host and in files; blocks of prompts are read from other workers that have them",
+    uses=("prefill",),
     settings={"processor": PeerSettings},
     dispatch=_dispatch,
+    overlaps=_index,
     extends={"prefill": _source},
     notes={"peer": _note},
 )

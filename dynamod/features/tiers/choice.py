@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from dynamod.message.kv_events import Load
+from dynamod.router.overlap import Fetch
 from dynamod.router.state import WorkerState
-from dynamod.router.tiers import Fetch
 
 UNKNOWN = 0.5
 """The time of a block from another worker by that to compute it, where the answering worker has not measured both."""

@@ -9,11 +9,12 @@ from hypothesis import given
 
 from dynamod.features.prefill.decision import MOVE
 from dynamod.features.tiers.choice import UNKNOWN, PeerDecision, Pool, Stored, costs, name_peer
+from dynamod.features.tiers.index import TierIndex
 from dynamod.kvcache.hashes import chain
 from dynamod.message.kv_events import Load, Snapshot, TierStored, WorkerEvent
+from dynamod.router.overlap import Fetch
 from dynamod.router.settings import RouterSettings
 from dynamod.router.state import WorkerState
-from dynamod.router.tiers import Fetch
 
 SIZE = 16
 BLOCKS = tuple(chain(range(200)))
@@ -22,7 +23,7 @@ FAST = Load(0, 0, 0, 1000, 0.0, prefill_ms=10.0, host_ms=1.0, disk_ms=4.0, peer_
 
 def known(**workers: Any) -> WorkerState:
     """`w3=(10, 5)`: worker 3 has ten blocks in its device, and five behind these in memory."""
-    state = WorkerState(RouterSettings("kv"), SIZE, lambda: 0.0)
+    state = WorkerState(RouterSettings("kv"), SIZE, lambda: 0.0, [TierIndex])
     state.apply(1, (FAST,))
     for name, (device, below) in workers.items():
         names, behind = BLOCKS[:device], BLOCKS[device : device + below]

@@ -1,26 +1,20 @@
 """Which worker has which blocks in tiers below its device, and what loading them costs compared with computing them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
-from dynamod.message.kv_events import Load, Medium, Removed, Snapshot, TierEvent, TierStored
-
-from .bitsets import prefixes
-from .index import BlockIndex
+from dynamod.message.kv_events import Load, Medium, Removed, Snapshot, TierEvent, TierRemoved, TierStored
+from dynamod.router.bitsets import prefixes
+from dynamod.router.index import BlockIndex
+from dynamod.router.overlap import Fetch
 
 UNKNOWN: dict[Medium, float] = {"CPU_PINNED": 0.25, "DISK": 0.75}
 """The time to load a block by that to compute it, where a worker has not measured both: NVIDIA Dynamo's constants."""
 
 
-class Fetch(NamedTuple):
-    """Blocks of a prompt that a worker has in tiers after those in its device; their cost, in blocks computed."""
-
-    blocks: int
-    cost: float
-
-
 class TierIndex:
-    """`apply` events, `find` prefixes. `device`: the index of the devices, whose numbers of workers this uses."""
+    """An `OverlapSource`. `device`: the index of the devices, whose numbers of workers this uses."""
+
+    events = (TierStored, TierRemoved)
 
     def __init__(self, device: BlockIndex) -> None:
         self._device = device

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from dynamod.features.tiers.index import UNKNOWN, TierIndex
 from dynamod.kvcache.hashes import chain
 from dynamod.message.discovery import Instance
 from dynamod.message.kv_events import (
@@ -24,8 +25,8 @@ from dynamod.message.kv_events import (
 from dynamod.router.cost import TERMS
 from dynamod.router.decision import Candidate, Decision
 from dynamod.router.index import BlockIndex
+from dynamod.router.overlap import Fetch
 from dynamod.router.router import Prompt, Router, RouterSettings
-from dynamod.router.tiers import UNKNOWN, Fetch, TierIndex
 
 SIZE = 4
 WORKERS = [Instance("n", "c", "e", number, {}) for number in (1, 2, 3)]
@@ -34,7 +35,8 @@ MEASURED = Load(0, 0, 0, 1000, 0.0, prefill_ms=10.0, host_ms=1.0, disk_ms=4.0)
 
 
 def make(**settings: Any) -> Router:
-    return Router("m", SIZE, RouterSettings(**{"mode": "kv", **settings}), random.Random(0), lambda: 0.0, lambda: 1.5e9)
+    made = RouterSettings(**{"mode": "kv", **settings})
+    return Router("m", SIZE, made, random.Random(0), lambda: 0.0, lambda: 1.5e9, sources=[TierIndex])
 
 
 def decide(router: Router, count: int = 10) -> Decision:
