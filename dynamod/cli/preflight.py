@@ -20,7 +20,7 @@ from dynamod.engine.names import (
     require_handoff,
     require_installed,
 )
-from dynamod.extension.installed import enabled, require_role
+from dynamod.extension.installed import block_stores, enabled, require_role
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import given, validate
 from dynamod.http.keys import Keys
@@ -28,14 +28,13 @@ from dynamod.http.settings import FrontendSettings
 from dynamod.http.settings import from_environment as frontend_environment
 from dynamod.ingress.settings import ProcessorSettings
 from dynamod.ingress.settings import from_environment as processor_environment
+from dynamod.kvcache.tier_settings import TierSettings
 from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.parsers import check_names
 from dynamod.preprocess.locate import local  # None for a model of Hugging Face: the worker asks for it
 from dynamod.runtime.components import kind_of, starts_workers
 from dynamod.worker.settings import WorkerSettings
-
-from .room import check_room
 
 BLOCK_SIZES = ("block_size", "page_size")
 """What engines call the tokens of a block among their own arguments."""
@@ -45,9 +44,11 @@ BLOCK_SIZES = ("block_size", "page_size")
 class Checked:
     """A component of workers. `read`: its engine's arguments as that reads them, None where that is not known.
 
-    `path`: of its model on this machine.
+    `path`: of its model on this machine. `graph`: the graph of the component. `node`: the name of this machine.
     """
 
+    graph: Graph
+    node: str
     spec: ServiceSpec
     settings: WorkerSettings
     arguments: Mapping[str, Any]
@@ -87,10 +88,11 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
     Raises UserError for a missing extra, an interpreter without dynamod, an unknown engine, wrong engine arguments, an
     engine that cannot do its worker's part of requests, adapters that it cannot load, a model that is not there or
     cannot be read, for keys, certificates and variables of the environment that a frontend cannot use, for an unknown
-    kind of component, for what a kind of a feature refuses, for KV tiers that have no room together, for a
-    role of a worker whose feature is off, and for what a feature's check of all workers refuses.
+    kind of component, for what a kind of a feature refuses, for a role of a worker or KV tiers whose feature is off,
+    and for what a feature's check of all workers refuses.
     """
     workers: list[Checked] = []
+    node = node_name(environ or os.environ)
     for spec in graph.services.values():
         env = {**environ, **spec.envs}
         if spec.component_kind == PROCESSOR:
@@ -102,7 +104,7 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
             Keys(settings)
             settings.tls()
         elif spec.component_kind == WORKER:
-            workers.append(_check_worker(spec, env or os.environ))
+            workers.append(_check_worker(graph, node, spec, env or os.environ))
         elif spec.component_kind:
             _check_kind(spec, graph, env)
         if spec.python and spec.component_kind != WORKER:
@@ -110,7 +112,6 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
     for feature in enabled():
         if feature.checks is not None:
             feature.checks(workers)
-    check_room(graph, {one.spec.name: one.read for one in workers}, node_name(environ or os.environ))
     return graph
 
 
@@ -154,7 +155,7 @@ def _check_kind(spec: ServiceSpec, graph: Graph, environ: Mapping[str, str]) -> 
             added.check(settings, spec, graph)
 
 
-def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:
+def _check_worker(graph: Graph, node: str, spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:
     settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
     if (role := settings.mode(spec.component_type)) != "aggregated":
         try:
@@ -170,12 +171,14 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:
     arguments = arguments_with(settings.engine, settings.engine_args)
     require_handoff(name, role, arguments, spec.python, environ)
     read = check_arguments(name, arguments, settings.kv_cache_block_size)
+    if isinstance(read, TierSettings) and read.tiered:
+        block_stores(f"{spec.name}.engine_args.{read.tiered}")
     adapters = adapters_of(settings.lora, settings.served_model_name)
     check_lora(name, adapters, arguments, None)
     check_names(settings.tool_call_parser, settings.reasoning_parser)
     settings.placement.check(name, lambda setting: f"{spec.name}.{setting}", spec.gpus)
     if not ENGINES[name].model:
-        return Checked(spec, settings, arguments, read, None)
+        return Checked(graph, node, spec, settings, arguments, read, None)
     if not model:
         raise UserError(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
     from dynamod.preprocess.card import check_files
@@ -194,4 +197,4 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> Checked:
             check_lora(name, adapters, arguments, path)
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}", "the model's files must be readable") from None
-    return Checked(spec, settings, arguments, read, path)
+    return Checked(graph, node, spec, settings, arguments, read, path)

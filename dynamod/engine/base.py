@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from dynamod.actor import Total
+from dynamod.kvcache.store import FindStores, no_stores
 from dynamod.message import tokens
 from dynamod.message.discovery import Adapter, Capabilities, DisaggregationMode, ModelCard
 from dynamod.message.errors import BadRequest
@@ -63,6 +64,7 @@ class EngineOptions:
     tokens; None: the engine's own. `sockets`: folder for sockets that the engine opens, private and removed with the
     daemon; None: it makes one. `lora`: adapters, still without digests. `disaggregation_mode`: which part of requests
     it is for. `transfer_host`: of prefill workers, the address at which other nodes read KV blocks from it.
+    `stores`: gives what makes stores of KV blocks below the device.
     """
 
     name: str = ""
@@ -82,6 +84,7 @@ class EngineOptions:
     lora: tuple[Adapter, ...] = ()
     arguments: dict[str, Any] = field(default_factory=dict)
     model: str = ""
+    stores: FindStores = no_stores
 
 
 def _ignore(_what: object) -> None:

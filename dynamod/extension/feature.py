@@ -66,6 +66,8 @@ class Feature:
     """Roles that workers may have in addition to `aggregated`."""
     checks: Callable[[Sequence[Any]], None] | None = None
     """Looks at the workers of a graph, `cli.preflight.Checked`, before a process starts. Raises UserError."""
+    block_stores: Callable[[], Any] | None = None
+    """Gives the `kvcache.store.BlockStores` that make what engines keep KV blocks in, below the device."""
     overlaps: Callable[[], Callable[[Any], Any]] | None = None
     """Gives what makes an `router.overlap.OverlapSource` of the `router.index.BlockIndex` of each router."""
     notes: Mapping[str, Callable[[], Callable[[Any], str]]] = field(default_factory=dict[str, Any])

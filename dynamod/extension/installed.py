@@ -128,6 +128,21 @@ def require_role(role: str) -> None:
         raise UserError(f"there is no role '{role}' for workers", "see dynamo features")
 
 
+def block_stores(what: str) -> Any:
+    """The `kvcache.store.BlockStores` of the first feature that is on and has some. `what` needs them: a setting.
+
+    Raises UserError where no feature that is on has any; it names one that is off.
+    """
+    found = {name: feature.block_stores for name, feature in installed().items() if feature.block_stores is not None}
+    off = disabled()
+    for name, made in found.items():
+        if name not in off:
+            return made()
+    for name in found:
+        raise UserError(f"{what} belongs to the feature '{name}', which is off: {off[name]}", "see dynamo features")
+    raise UserError(f"{what} needs a feature that keeps KV blocks, and none is installed", "see dynamo features")
+
+
 def _owned(key: str, given: Callable[[Feature], Mapping[str, T]], what: str) -> T | None:
     for name, feature in installed().items():
         if key in given(feature):

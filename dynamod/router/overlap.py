@@ -20,7 +20,7 @@ class OverlapSource(Protocol):
 
     @property
     def events(self) -> tuple[type, ...]:
-        """The types of events of workers that `apply` takes, beside those that the router takes itself."""
+        """The types of events of workers that `apply` takes, beside the events of devices, requests and load."""
         ...
 
     def __bool__(self) -> bool:

@@ -12,8 +12,8 @@ from dynamod.cli.preflight import check, lacks_model
 from dynamod.cli.run import build
 from dynamod.daemon.names import node_name
 from dynamod.graph.graph import Graph
-from dynamod.kvcache.tiers import settings as tier_settings
-from dynamod.kvcache.tiers.settings import GB
+from dynamod.kvcache import tier_settings
+from dynamod.kvcache.tier_settings import GB
 from dynamod.message.errors import UserError
 from dynamod.observe import memory
 

@@ -213,7 +213,38 @@ def test_without_prefill_workers(without: Any) -> None:
     assert "unknown key" in ended(without, *words).mistake()
     said = ended(without, *REPLAY, "--prefill-workers=1").mistake()
     assert said.startswith("error: --prefill-workers needs the feature 'prefill', which is not installed"), said
+    words = ("dynamo-run", "in=http", "out=mocker", "sample", "--kv-peer-fetch")
+    said = without.start(*words).wait(60).mistake()
+    assert said.startswith("error: Processor.kv_peer_fetch needs the feature 'prefill', which is not installed"), said
+
+
+TIERED = ("dynamo-run", "in=http", "out=mocker", "sample", "--http-port=0", "--", "--kv-host-gb", "0.001")
+
+
+@pytest.mark.parametrize("without", ["tiers"], indirect=True)
+def test_without_tiers(without: Any) -> None:
     assert "unknown flag --kv-peer-fetch" in without.start("dynamo-run", "--kv-peer-fetch").wait(60).mistake()
+    said = without.start(*TIERED).wait(60).mistake()
+    wanted = "error: Worker.engine_args.kv_host_gb needs a feature that keeps KV blocks, and none is installed"
+    assert said.startswith(wanted), said
+    said = ended(without, *REPLAY, "--extra-engine-args", '{"kv_host_gb": 1}').mistake()
+    assert said.startswith("error: kv_host_gb needs a feature that keeps KV blocks, and none is installed"), said
+    assert json.loads(ended(without, *REPLAY).out)["requests"]
+
+
+def test_tiers_that_are_switched_off(machine: Any) -> None:
+    machine.env["DYNAMOD_FEATURES"] = "-tiers"
+    off = "belongs to the feature 'tiers', which is off: switched off by DYNAMOD_FEATURES; see dynamo features"
+    assert machine.start(*TIERED).wait(60).mistake() == f"error: Worker.engine_args.kv_host_gb {off}"
+    machine.env["DYN_KVBM_DISK_CACHE_GB"] = "0.001"
+    words = ("serve", "graphs.agg:Frontend", "--Worker.engine=mocker", "--Worker.model=sample")
+    assert ended(machine, *words).mistake() == f"error: Worker.engine_args.kv_disk_gb {off}"
+
+
+def test_tiers_without_prefill_workers(machine: Any) -> None:
+    command = machine.start(*TIERED, DYNAMOD_FEATURES="-prefill")
+    assert machine.chat(command.ready(), "hello", max_tokens=4)
+    command.end()
 
 
 def test_prefill_workers_that_are_switched_off(machine: Any) -> None:

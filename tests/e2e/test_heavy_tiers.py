@@ -10,7 +10,7 @@ import pytest
 
 from dynamod.engine.sglang.tiers import with_tier as sglang
 from dynamod.engine.vllm.tiers import with_tier as vllm
-from dynamod.kvcache.tiers.settings import TierSettings
+from dynamod.kvcache.tier_settings import TierSettings
 
 from .test_heavy import ENV, SGLANG, START, VLLM, External, installed, ready
 

@@ -13,6 +13,7 @@ import pytest
 from dynamod.actor import Ref, System
 from dynamod.engine.base import Engine, EngineOptions, Spawn
 from dynamod.engine.mocker.engine import Mocker
+from dynamod.extension.installed import block_stores
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Text, Tokens
@@ -151,7 +152,8 @@ def generate(ids: list[int], prior: list[int] | None = None, seed: int | None = 
 async def mocker(system: System, context_length: int | None = None, **arguments: Any) -> House:
     """A worker with a mocker, by default with small blocks."""
     arguments = {"block_size": 4, "num_gpu_blocks": 64, "watermark": 0, **arguments}
-    return await House(system, Mock, EngineOptions("m", context_length=context_length, arguments=arguments)).start()
+    options = EngineOptions("m", context_length=context_length, arguments=arguments, stores=block_stores)
+    return await House(system, Mock, options).start()
 
 
 def chat(text: str = "", **body: Any) -> Chat:

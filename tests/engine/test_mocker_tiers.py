@@ -11,8 +11,8 @@ from dynamod.actor import System
 from dynamod.actor.testing import virtual
 from dynamod.engine.mocker.arguments import MockerArguments, arguments_of
 from dynamod.engine.mocker.scheduler import LOOK, Scheduler, Sequence
-from dynamod.engine.mocker.tiers import simulated
 from dynamod.engine.mocker.timing import TIMINGS
+from dynamod.features.tiers.opening import TierStores
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
@@ -31,7 +31,7 @@ class Machine:
     def __init__(self, **arguments: Any) -> None:
         given = MockerArguments(**{"num_gpu_blocks": 12, **BLOCK, **MS, **arguments})
         self.below: set[int] = set()
-        self.tiers = simulated(given, lambda _event: None)
+        self.tiers = TierStores().simulated(given, lambda _event: None)
         self.it = Scheduler(given, LATER, tiers=self.tiers)
         self.now = 0.0
         self.first: dict[Any, float] = {}

@@ -14,7 +14,7 @@ from dynamod.engine.base import EngineStatistics
 from dynamod.engine.batching.engine import BatchingStatistics
 from dynamod.http.metrics import GAP, SECONDS, HttpStatistics, Metrics
 from dynamod.ingress.dispatcher import RouterRows
-from dynamod.kvcache.tiers.level import LevelStatistics
+from dynamod.kvcache.store import LevelStatistics
 from dynamod.message.kv_events import ForwardPass, ScheduledRequests
 from dynamod.observe.metrics import Row
 from dynamod.runtime.statistics import ProcessStatistics, process_families, process_statistics, report

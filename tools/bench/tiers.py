@@ -29,6 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from dynamod import sample
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.llamacpp.engine import LlamaCpp
+from dynamod.extension.installed import block_stores
 from dynamod.features.prefill.handoff import HandoffEndpoint
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
@@ -99,7 +100,7 @@ async def start(path: Path, spawned: list[Any], **arguments: Any) -> LlamaCpp:
         spawned.append(asyncio.get_running_loop().create_task(work, name=name))
         return spawned[-1]
 
-    engine = LlamaCpp(EngineOptions("m", path, arguments=arguments), spawn)
+    engine = LlamaCpp(EngineOptions("m", path, arguments=arguments, stores=block_stores), spawn)
     await engine.start()
     return engine
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dynamod.kvcache.tiers.level import LevelStatistics
-from dynamod.kvcache.tiers.settings import TierSettings, with_environment
+from dynamod.kvcache.store import LevelStatistics
+from dynamod.kvcache.tier_settings import TierSettings, with_environment
 from dynamod.message.errors import UserError
 
 from ..arguments import Arguments

@@ -9,8 +9,7 @@ from msgspec import Meta
 
 from dynamod.actor import Total
 from dynamod.kvcache.hashes import PrefixHashes
-from dynamod.kvcache.tiers.level import LevelStatistics
-from dynamod.kvcache.tiers.tiers import Tiers
+from dynamod.kvcache.store import BlockStore, LevelStatistics
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.kv_events import ForwardPass, Load, Snapshot, WorkerEvent
@@ -70,7 +69,7 @@ class BatchingEngine(OwnForms, Engine[Generate]):
         self.exports: Collection[Exported] = ()
         self.schedulers: Sequence[BatchScheduler[Any]] = ()
         self.clocks: Sequence[StepClock] = ()
-        self.tiers: Tiers | None = None
+        self.tiers: BlockStore | None = None
         self.peer_seconds = self.move_seconds = 0.0
         self.tokens = self.room = 0
         self._hashed: tuple[Generate, PrefixHashes] | None = None

@@ -1,6 +1,6 @@
 """How large the KV cache is, and how long steps are, where the user gives no number."""
 
-from dynamod.kvcache.tiers.settings import free_memory
+from dynamod.kvcache.tier_settings import free_memory
 from dynamod.message.errors import UserError
 from dynamod.preprocess.gguf_file import Metadata
 

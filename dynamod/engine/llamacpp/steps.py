@@ -10,8 +10,7 @@ from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from dynamod.kvcache.tiers.settings import open_tiers
-from dynamod.kvcache.tiers.tiers import Tiers
+from dynamod.kvcache.store import BlockStore
 from dynamod.message import tokens
 from dynamod.message.errors import EngineFailed
 from dynamod.message.kv_events import Removed, Stored
@@ -69,14 +68,17 @@ class Steps:
         self._tiering: Tiering | None = None
         self.stored: StoredExports | None = None
 
-    async def open_tiers(self, model: Model, shared: Shared) -> Tiers | None:
+    async def open_tiers(self, model: Model, shared: Shared) -> BlockStore | None:
         """Make the tiers, where there are any and the model's cells can be exported. Raises UserError."""
         arguments, engine = self._engine.arguments, self._engine
         if model.ranges is None:
             if arguments.tiered:
                 log.warning("llama.cpp: this model's KV cells cannot be exported by block, so it has no tiers")
             return None
-        tiers = await open_tiers(arguments, engine.layout(), engine.publish)
+        tiers: BlockStore | None = None
+        if arguments.tiered:
+            stores = engine.options.stores(arguments.tiered)
+            tiers = await stores.open(arguments, engine.layout(), engine.publish)
         if tiers is not None:
             later, rate = asyncio.get_running_loop().call_later, lambda: self.budget.rate
             self._tiering = Tiering(tiers, shared, model.ranges, later, rate, self.go_on)

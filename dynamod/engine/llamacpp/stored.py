@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dynamod.kvcache.tiers.tiers import Loading, Tiers
+from dynamod.kvcache.store import BlockLoading, BlockStore
 
 from ..batching.handoff import AskRoom, Done, Put, Room, unlimited
 from .handoff import Shared
@@ -22,7 +22,7 @@ log = logging.getLogger("dynamod.engine")
 class StoredExports:
     """All of an engine. `wake`: there is something for the next step. `pending`: more can be done at once."""
 
-    def __init__(self, shared: Shared, ranges: Ranges, tiers: Tiers | None, wake: Callable[[], None]) -> None:
+    def __init__(self, shared: Shared, ranges: Ranges, tiers: BlockStore | None, wake: Callable[[], None]) -> None:
         self.shared, self.ranges, self.tiers, self.wake = shared, ranges, tiers, wake
         self.open: deque[_StoredExport] = deque()
         self.pending = False
@@ -49,7 +49,7 @@ class _StoredExport:
     def __init__(self, owner: StoredExports, names: Sequence[int], put: Put, done: Done, room: Room) -> None:
         self._owner, self._names, self._put, self._done, self._room = owner, names, put, done, room
         self._next = self._exporting = 0  # the block to give next, and how many are in the thread
-        self._loading: Loading | None = None
+        self._loading: BlockLoading | None = None
         self._tried = -1  # the block for which tiers were asked last
         self._over = False
 
@@ -98,7 +98,7 @@ class _StoredExport:
         count = tiers.found(names) if tiers is not None and self._tried < self._next else 0
         self._tried = self._next
         if tiers is not None and count:
-            self._loading = Loading(tiers, names[:count], self._owner.wake)
+            self._loading = tiers.load(names[:count], self._owner.wake)
         return bool(count)
 
     def _exported(self, name: int, result: bytes | Exception) -> None:

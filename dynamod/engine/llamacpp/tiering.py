@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dynamod.kvcache.tiers.tiers import Loading, Tiers
+from dynamod.kvcache.store import BlockLoading, BlockStore
 
 from .handoff import HeldRequest, Shared
 from .kv_cells import Sequence
@@ -36,7 +36,7 @@ Later = Callable[[float, Callable[[], object]], Any]
 class _Load:
     sequence: Sequence
     held: HeldRequest
-    loading: Loading
+    loading: BlockLoading
     timer: Any
 
 
@@ -45,7 +45,7 @@ class Tiering:
 
     def __init__(
         self,
-        tiers: Tiers,
+        tiers: BlockStore,
         shared: Shared,
         ranges: Ranges,
         later: Later,
@@ -91,7 +91,7 @@ class Tiering:
         names = names[: self._tiers.found(names)]
         held = HeldRequest(self._shared, sequence)
         held.refused = self._refused
-        loading = Loading(self._tiers, names, self._wake)
+        loading = self._tiers.load(names, self._wake)
         load = _Load(sequence, held, loading, None)
         patience = max(PATIENCE, len(names) * cells.size / max(1.0, self._rate()))
         load.timer = self._later(patience, functools.partial(self._expired, load))

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from dynamod.kvcache.tiers.settings import NO_CACHE, TierSettings, with_environment
+from dynamod.kvcache.tier_settings import NO_CACHE, TierSettings, with_environment
 
 from ..arguments import Arguments
 from .timing import TimingName

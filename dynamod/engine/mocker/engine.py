@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dynamod.kvcache.hashes import PrefixHashes, block_hashes
-from dynamod.kvcache.tiers.tiers import Tiers
+from dynamod.kvcache.store import BlockStore
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, Capabilities, ModelCard
 from dynamod.message.kv_events import Removed, Stored
@@ -29,7 +29,7 @@ from .output import Stream
 from .own_transfer import MockerTransfer
 from .scheduler import Scheduler, Step
 from .scheduler import Sequence as Scheduled
-from .tiers import block_times, load_seconds, simulated
+from .tiers import block_times, load_seconds
 from .timing import TIMINGS
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Rank:
         arguments: MockerArguments,
         publish: Publish,
         hand_out: Callable[[int, list[Scheduled]], None],
-        tiers: Tiers | None = None,
+        tiers: BlockStore | None = None,
     ) -> None:
         self._number = number
         self._arguments, self._publish, self._hand_out = arguments, publish, hand_out
@@ -177,7 +177,8 @@ class Mocker(BatchingEngine):
         await asyncio.sleep(arguments.startup_time or 0)
         count = arguments.dp_size
         publish = self.publish if count == 1 else union(self.publish)
-        self.tiers = simulated(arguments, self.publish)  # of the worker: its ranks share the memory
+        if arguments.tiered:  # of the worker: its ranks share the memory
+            self.tiers = self.options.stores(arguments.tiered).simulated(arguments, self.publish)
         self.ranks = [Rank(number, arguments, publish, self._hand_out, self.tiers) for number in range(count)]
         self.schedulers = [rank.scheduler for rank in self.ranks]
         self.clocks = [rank.clock for rank in self.ranks]

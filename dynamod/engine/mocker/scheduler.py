@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dynamod.kvcache.pool import Block, BlockPool, PartialBlock
-from dynamod.kvcache.tiers.tiers import Tiers
+from dynamod.kvcache.store import BlockStore
 
 from ..batching.scheduler import BatchScheduler
 from ..batching.steps import Chunk
@@ -78,7 +78,7 @@ class Scheduler(BatchScheduler[Sequence]):
         *,
         stored: Callable[[int | None, Seq[int]], None] = lambda _parent, _blocks: None,
         removed: Callable[[Seq[int]], None] = lambda _blocks: None,
-        tiers: Tiers | None = None,
+        tiers: BlockStore | None = None,
     ) -> None:
         super().__init__(
             BlockPool(settings.num_gpu_blocks, caching=settings.enable_prefix_caching, stored=stored, removed=removed)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynamod.kvcache.pool import Block
-from dynamod.kvcache.tiers.level import Level, Publish
-from dynamod.kvcache.tiers.settings import GB
-from dynamod.kvcache.tiers.tiers import Tiers
+from dynamod.kvcache.store import BlockStore
+from dynamod.kvcache.tier_settings import GB
 
 from .arguments import SchedulerSettings
 from .timing import Timing
@@ -19,16 +18,6 @@ _PROMPT = 1024
 """Tokens of a prompt for which computing a block is timed."""
 
 
-def simulated(settings: SchedulerSettings, publish: Publish) -> Tiers | None:
-    """Tiers without bytes; None without any."""
-    levels = [
-        Level("CPU_PINNED", round(settings.kv_host_gb * GB), publish),
-        Level("DISK", round(settings.kv_disk_gb * GB), publish),
-    ]
-    levels = [level for level in levels if level.most]
-    return Tiers(levels, settings.kv_offload_after) if levels else None
-
-
 def block_times(settings: SchedulerSettings, timing: Timing) -> tuple[float, float, float]:
     """Seconds that a block takes: to compute it, to load it from memory of the host, from files."""
     prefill = (timing.prefill_ms(_PROMPT) - timing.prefill_ms(0)) / _PROMPT * settings.block_size / 1000
@@ -36,7 +25,7 @@ def block_times(settings: SchedulerSettings, timing: Timing) -> tuple[float, flo
     return prefill, size / settings.host_gbps, size / settings.disk_gbps
 
 
-def load_seconds(tiers: Tiers | None, names: Seq[int], times: tuple[float, float, float]) -> float:
+def load_seconds(tiers: BlockStore | None, names: Seq[int], times: tuple[float, float, float]) -> float:
     """Seconds until blocks have come from tiers. `times`: of a block, as `block_times` says."""
     levels = [tiers.where(name) for name in names] if tiers is not None else []
     _, host, disk = times
@@ -57,7 +46,7 @@ class Load:
 class Loads:
     """What is being loaded. A tier loads one block after the other. Time passes by `advance`, in milliseconds."""
 
-    def __init__(self, tiers: Tiers, settings: SchedulerSettings) -> None:
+    def __init__(self, tiers: BlockStore, settings: SchedulerSettings) -> None:
         self.tiers = tiers
         self.all: list[Load] = []
         self._size = settings.block_size * settings.kv_bytes_per_token

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dynamod.kvcache.tiers.settings import NO_CACHE, TierSettings
+from dynamod.kvcache.tier_settings import NO_CACHE, TierSettings
 from dynamod.message.discovery import DisaggregationMode
 
 from ..adapter.tiers import given_once, refused

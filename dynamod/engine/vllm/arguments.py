@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dynamod.kvcache.tiers.settings import TierSettings
+from dynamod.kvcache.tier_settings import TierSettings
 from dynamod.message.errors import UserError
 
 from ..adapter.arguments import Names, has_tokenizer, show

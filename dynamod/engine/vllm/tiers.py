@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dynamod.kvcache.tiers.settings import GB, NO_CACHE, TierSettings
+from dynamod.kvcache.tier_settings import GB, NO_CACHE, TierSettings
 from dynamod.message.discovery import DisaggregationMode
 
 from ..adapter.tiers import HostTier, given_once, refused

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.scheduler import Scheduler, Step
 from dynamod.engine.mocker.scheduler import Sequence as Job
-from dynamod.engine.mocker.tiers import block_times, simulated
+from dynamod.engine.mocker.tiers import block_times
 from dynamod.engine.mocker.timing import Timing
-from dynamod.extension.installed import overlap_sources
+from dynamod.extension.installed import block_stores, overlap_sources
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
 from dynamod.message.kv_events import Load, Removed, Snapshot, TierEvent
@@ -85,7 +85,8 @@ class Worker:
         self, number: int, machine: SchedulerSettings, timing: Timing, router: Router, blind: bool = False
     ) -> None:
         self.number, self._router = number, router
-        tiers = simulated(machine, (lambda _event: None) if blind else self._tier)
+        publish = (lambda _event: None) if blind else self._tier
+        tiers = block_stores(machine.tiered).simulated(machine, publish) if machine.tiered else None
         self.scheduler = Scheduler(machine, timing, stored=self._stored, removed=self._removed, tiers=tiers)
         self.busy = False
         self.requests = 0

@@ -1,7 +1,7 @@
 """KV blocks in memory of the host and in files, below the device; KV blocks of other workers of the model."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynamod.extension.feature import Feature
@@ -11,7 +11,9 @@ from dynamod.message.errors import UserError
 from .settings import PeerSettings
 
 if TYPE_CHECKING:
+    from dynamod.cli.preflight import Checked
     from dynamod.ingress.dispatcher import Dispatcher
+    from dynamod.kvcache.store import BlockStores
     from dynamod.migration.stages import StageContext
     from dynamod.router.overlap import MakeSource
 
@@ -36,6 +38,18 @@ def _index() -> "MakeSource":
     return TierIndex
 
 
+def _stores() -> "BlockStores":
+    from .opening import TierStores
+
+    return TierStores()
+
+
+def _check(workers: "Sequence[Checked]") -> None:
+    from .preflight import check
+
+    check(workers)
+
+
 def _source() -> object:
     from .peers import PeerFetch
 
@@ -58,6 +72,8 @@ FEATURE = Feature(
     settings={"processor": PeerSettings},
     dispatch=_dispatch,
     overlaps=_index,
+    block_stores=_stores,
+    checks=_check,
     extends={"prefill": _source},
     notes={"peer": _note},
 )

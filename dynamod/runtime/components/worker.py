@@ -12,6 +12,7 @@ from dynamod.actor import ActorError, handle
 from dynamod.discovery.base import Watcher
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class, require_format
+from dynamod.extension.installed import block_stores
 from dynamod.graph.typed import validate
 from dynamod.message.discovery import LOAD_METRICS, PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import DynamodError, UserError
@@ -76,7 +77,9 @@ class WorkerComponent(Worker):
             config_path = await asyncio.to_thread(with_template, config_path or path, template)
         sockets = Path(self._ctx.process_context.plan.server).parent
         options = settings.options(path, config_path)
-        self._options = replace(options, sockets=sockets, disaggregation_mode=mode, transfer_host=host)
+        self._options = replace(
+            options, sockets=sockets, disaggregation_mode=mode, transfer_host=host, stores=block_stores
+        )
 
     def part_context(self, engine: Engine[Any]) -> WorkerContext:
         """With the settings and the place of the process."""

@@ -11,7 +11,7 @@ from dynamod.engine.sglang import arguments as sglang_arguments
 from dynamod.engine.sglang import tiers as sglang
 from dynamod.engine.vllm import arguments as vllm_arguments
 from dynamod.engine.vllm import tiers as vllm
-from dynamod.kvcache.tiers.settings import TierSettings
+from dynamod.kvcache.tier_settings import TierSettings
 from dynamod.message.errors import UserError
 
 TIER = TierSettings(kv_host_gb=2.0)

@@ -10,6 +10,7 @@ from dynamod import sample
 from dynamod.engine.base import EngineOptions, answer_limit
 from dynamod.engine.llamacpp.engine import LlamaCpp
 from dynamod.engine.llamacpp.handoff import HeldRequest
+from dynamod.extension.installed import block_stores
 from dynamod.message import tokens
 from dynamod.message.ingress import Logprobs
 from dynamod.message.worker import Generate, Sampling, Stops
@@ -77,7 +78,7 @@ class Engines:
         def spawn(work: Any, name: str) -> None:
             self._tasks.append(asyncio.get_running_loop().create_task(work, name=name))
 
-        engine = LlamaCpp(EngineOptions("m", path, arguments={**LONG_STEPS, **arguments}), spawn)
+        engine = LlamaCpp(EngineOptions("m", path, arguments={**LONG_STEPS, **arguments}, stores=block_stores), spawn)
         self.all.append(engine)
         self.told = []
         engine.publish = self.told.append

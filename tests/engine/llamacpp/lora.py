@@ -9,6 +9,7 @@ from dynamod import sample
 from dynamod.actor import System
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.llamacpp.engine import LlamaCpp
+from dynamod.extension.installed import block_stores
 from dynamod.message import tokens
 from dynamod.message.discovery import Adapter
 from dynamod.message.worker import Generate, Sampling, Stops
@@ -50,5 +51,5 @@ class Served:
 
 async def serve(words: Any, system: System, folder: Path, *names: str, scale: float = 1.0, **arguments: Any) -> Served:
     adapters = tuple(Adapter(name, str(folder / f"{name}.gguf"), scale=scale) for name in names)
-    options = EngineOptions("m", PATH, lora=adapters, arguments=arguments)
+    options = EngineOptions("m", PATH, lora=adapters, arguments=arguments, stores=block_stores)
     return Served(await words.House(system, LlamaCpp, options).start("worker"))

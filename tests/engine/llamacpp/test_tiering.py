@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from dynamod.engine.llamacpp.kv_cells import Sequence
 from dynamod.engine.llamacpp.scheduler import Row
 from dynamod.engine.llamacpp.tiering import ALONE, BESIDE, PATIENCE, Tiering
-from dynamod.kvcache.tiers.level import HostLevel
-from dynamod.kvcache.tiers.tiers import Tiers
+from dynamod.features.tiers.level import HostLevel
+from dynamod.features.tiers.store import Tiers
 from dynamod.message.kv_events import Removed, Stored, TierEvent, TierStored
 
 from .remembering import SIZE, Exported, House

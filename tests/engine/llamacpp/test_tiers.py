@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
 
 from dynamod.engine.llamacpp.engine import LlamaCpp
-from dynamod.kvcache.tiers.level import LevelStatistics
+from dynamod.kvcache.store import LevelStatistics
 from dynamod.message.kv_events import Removed, Stored, TierRemoved, TierStored
 from dynamod.message.worker import Generate
 

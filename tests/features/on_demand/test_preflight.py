@@ -11,8 +11,8 @@ from dynamod.cli.preflight import check
 from dynamod.cli.run import build
 from dynamod.graph.graph import Graph
 from dynamod.graph.load import load_graph
-from dynamod.kvcache.tiers import settings as tier_settings
-from dynamod.kvcache.tiers.settings import GB
+from dynamod.kvcache import tier_settings
+from dynamod.kvcache.tier_settings import GB
 from dynamod.message.errors import UserError
 from tests.adapters import write_adapter
 

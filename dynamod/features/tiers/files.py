@@ -14,6 +14,7 @@ from struct import Struct
 
 from xxhash import xxh3_128, xxh3_128_digest
 
+from dynamod.kvcache.tier_settings import entries
 from dynamod.message.errors import UserError
 
 _HEAD = Struct("<8s16sQQ")
@@ -124,15 +125,6 @@ class BlockFiles:
         return self.path / text[:2] / f"{text}{_BLOCK}"
 
 
-def folder_bytes(folder: Path) -> int:
-    """Bytes that all files of blocks below a folder occupy."""
-    try:
-        folders = [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
-        return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for path in folders for entry in _entries(path))
-    except OSError:
-        return 0
-
-
 def lock(path: Path) -> int | None:
     """Lock the folder of a worker: a handle to close, None when another process has locked or just removed the folder.
 
@@ -154,7 +146,7 @@ def lock(path: Path) -> int | None:
 
 def block_files(path: Path | str) -> "Iterator[os.DirEntry[str]]":
     """The files of blocks in the folder of a worker, and what a crashed writer has left of them."""
-    return (entry for entry in _entries(path) if entry.name.endswith(_PART) or _name(entry.name) is not None)
+    return (entry for entry in entries(path) if entry.name.endswith(_PART) or _name(entry.name) is not None)
 
 
 def _locked(folder: Path, layout: str) -> tuple[Path, int]:
@@ -168,13 +160,6 @@ def _locked(folder: Path, layout: str) -> tuple[Path, int]:
         if handle is not None:
             return path, handle
     raise OSError(0, f"{WORKERS} workers use it already")
-
-
-def _entries(path: Path | str) -> "Iterator[os.DirEntry[str]]":
-    """The files in the folders of a folder."""
-    for folder in os.scandir(path):
-        if folder.is_dir(follow_symlinks=False):
-            yield from os.scandir(folder.path)
 
 
 def _name(file: str) -> int | None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.kvcache.tiers.files import OVERHEAD, BadFile, BlockFiles, folder_bytes, occupied
+from dynamod.features.tiers.files import OVERHEAD, BadFile, BlockFiles, occupied
+from dynamod.kvcache.tier_settings import folder_bytes
 from dynamod.message.errors import UserError
 
 
@@ -104,7 +105,7 @@ def test_the_order_of_use_survives_and_the_parts_of_a_crashed_writer_do_not(tmp_
     script = f"""
         import os
         from pathlib import Path
-        from dynamod.kvcache.tiers import files as module
+        from dynamod.features.tiers import files as module
         files = module.BlockFiles(Path({str(tmp_path)!r}), "layout")
         for name in range(4):
             files.write(name, bytes(5000))

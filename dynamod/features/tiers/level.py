@@ -1,37 +1,10 @@
 """One tier: which blocks are in it, within how many bytes, which go next; and the tier that is memory of the host."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated
+from collections.abc import Iterable, Sequence
 
-import msgspec
-from msgspec import Meta
-
-from dynamod.actor import Total
-from dynamod.message.kv_events import Medium, TierEvent, TierRemoved, TierStored
-
-Publish = Callable[[TierEvent], object]
-
-
-class LevelStatistics(msgspec.Struct, frozen=True):
-    """A tier of KV blocks. Blocks and bytes now; blocks that came, went for want of room, were loaded; loading time.
-
-    `refused`: not taken, as too much was on its way, or they had left the device; `failed`: not written, or not read as
-    they were written; `late`: not waited for.
-    """
-
-    blocks: Annotated[int, Meta(description="Blocks in the tier.")]
-    bytes: Annotated[int, Meta(description="Bytes in the tier.")]
-    stored: Annotated[Total, Meta(description="Blocks that were stored.")]
-    dropped: Annotated[Total, Meta(description="Blocks that were dropped for want of room.")]
-    loaded: Annotated[Total, Meta(description="Blocks that were loaded.")]
-    refused: Annotated[
-        Total,
-        Meta(description="Blocks that were not stored: too many were on their way, or the block had left the device."),
-    ]
-    failed: Annotated[Total, Meta(description="Blocks that could not be written, or not be read as written.")]
-    late: Annotated[Total, Meta(description="Blocks whose load took too long and was not waited for.")]
-    load_milliseconds: Annotated[Total, Meta(description="Time of all loads.")]
+from dynamod.kvcache.store import LevelStatistics, Publish
+from dynamod.message.kv_events import Medium, TierRemoved, TierStored
 
 
 class Level:

@@ -9,9 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from dynamod.actor.threads import last_work
+from dynamod.kvcache.store import Publish
 
 from .files import BlockFiles, occupied
-from .level import Level, Publish
+from .level import Level
 
 log = logging.getLogger("dynamod.kvcache")
 

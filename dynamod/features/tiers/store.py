@@ -2,21 +2,22 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
+from dynamod.kvcache.store import LevelStatistics, Loaded
 from dynamod.message.kv_events import TierEvent, TierStored
 
 from .asked import Asked
 from .disk import DiskLevel
-from .level import HostLevel, Level, LevelStatistics
+from .level import HostLevel, Level
 
 AHEAD = 16
 """Blocks of a prompt that are read from files before they are taken."""
 
 
 class Tiers:
-    """`levels`: the fastest first. A block is copied to all of them once it was asked for `enough` times.
+    """A `kvcache.store.BlockStore`. `levels`: the fastest first.
 
+    A block is copied to all of them once it was asked for `enough` times.
     The block stays in the device then: no request has to wait for a copy when the device needs its room.
     """
 
@@ -47,6 +48,10 @@ class Tiers:
         """The fastest level from which a block can be had now."""
         return next((level for level in self.levels if level.ready(name)), None)
 
+    def load(self, names: Sequence[int], arrived: Callable[[], object]) -> "Loading":
+        """Have blocks of a prompt loaded, in order. `arrived` is called when one more can be taken."""
+        return Loading(self, names, arrived)
+
     @property
     def read_seconds(self) -> float:
         """What a block took that came from files, on average; 0 without any."""
@@ -66,13 +71,6 @@ class Tiers:
         for level in self.levels:
             if isinstance(level, DiskLevel):
                 await level.close()
-
-
-class Loaded(NamedTuple):
-    """A block that has come out of a tier."""
-
-    name: int
-    data: bytes
 
 
 class Loading:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from dynamod.kvcache.tiers.disk import PENDING, DiskLevel
-from dynamod.kvcache.tiers.files import BlockFiles
-from dynamod.kvcache.tiers.settings import TierSettings, free_memory, open_tiers, with_environment
-from dynamod.kvcache.tiers.tiers import AHEAD, Loading, Tiers
+from dynamod.features.tiers.disk import PENDING, DiskLevel
+from dynamod.features.tiers.files import BlockFiles
+from dynamod.features.tiers.opening import TierStores
+from dynamod.features.tiers.store import AHEAD, Loading, Tiers
+from dynamod.kvcache.tier_settings import TierSettings, free_memory, with_environment
 from dynamod.message.errors import UserError
 from dynamod.message.kv_events import TierEvent, TierRemoved, TierStored
 
@@ -37,7 +38,7 @@ class Opened:
             kv_disk_path=str(self._folder),
             kv_offload_after=enough,
         )
-        tiers = await open_tiers(settings, "layout", self.events.append)
+        tiers = await TierStores().open(settings, "layout", self.events.append)
         assert tiers is not None
         self.all.append(tiers)
         return tiers

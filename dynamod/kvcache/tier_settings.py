@@ -1,24 +1,17 @@
-"""Settings of the tiers, as arguments of an engine; and the tiers made of them."""
+"""Settings of the tiers below the device, as arguments of an engine; whether a machine has room for them."""
 
-import asyncio
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from dynamod.message.errors import UserError
 from dynamod.observe.memory import returned
-
-from .disk import DiskLevel
-from .files import BlockFiles, folder_bytes
-from .level import HostLevel, Level, Publish
-from .tiers import Tiers
-from .unowned import remove_unowned
 
 GB = 10**9
 ENVIRONMENT = {"DYN_KVBM_CPU_CACHE_GB": "kv_host_gb", "DYN_KVBM_DISK_CACHE_GB": "kv_disk_gb"}
@@ -48,9 +41,9 @@ class TierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return True
 
     @property
-    def tiered(self) -> bool:
-        """Whether there is a tier."""
-        return self.kv_host_gb > 0 or self.kv_disk_gb > 0
+    def tiered(self) -> str:
+        """The setting that asks for a tier; "" where there is none."""
+        return next((name for name in ("kv_host_gb", "kv_disk_gb") if getattr(self, name) > 0), "")
 
     @property
     def disk_folder(self) -> Path:
@@ -68,7 +61,7 @@ class TierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if not self.kv_disk_gb:
             return None
         folder = self.disk_folder
-        there = _existing(folder)
+        there = existing(folder)
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
             return "kv_disk_path", f"{folder} cannot be written"
         free = shutil.disk_usage(there).free
@@ -77,43 +70,25 @@ class TierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return None
 
 
-class Share(NamedTuple):
-    """The tiers of a component: `workers` on this machine have them, each its own."""
-
-    component: str
-    workers: int
-    tiers: TierSettings
-
-
-def shortage(shares: Sequence[Share]) -> str | None:
-    """What this machine has no room for when all of these workers have filled their tiers; None when all is well."""
-    hosts = [share for share in shares if share.tiers.kv_host_gb]
-    free = free_memory() + returned()
-    if sum(share.workers * share.tiers.kv_host_gb for share in hosts) * GB > free:
-        return f"{_said(hosts, 'kv_host_gb')}, but {free / GB:.1f} GB of memory are free"
-    systems: dict[int, list[Share]] = {}
-    for share in shares:
-        if share.tiers.kv_disk_gb:
-            systems.setdefault(_existing(share.tiers.disk_folder).stat().st_dev, []).append(share)
-    for disks in systems.values():
-        wanted = sum(share.workers * share.tiers.kv_disk_gb for share in disks) * GB
-        folders = dict.fromkeys(share.tiers.disk_folder for share in disks)
-        free = shutil.disk_usage(_existing(next(iter(folders)))).free
-        if wanted > free and wanted > (free := free + sum(folder_bytes(folder) for folder in folders)):
-            where = " and ".join(map(str, folders))
-            return f"{_said(disks, 'kv_disk_gb')}, but {free / GB:.1f} GB are free at {where}"
-    return None
-
-
-def _said(shares: Sequence[Share], name: str) -> str:
-    keys = " and ".join(f"{share.component}.{name}" for share in shares)
-    sizes = [f"{share.workers} x " * (share.workers > 1) + f"{getattr(share.tiers, name):g} GB" for share in shares]
-    return f"{keys}: {' and '.join(sizes)}"
-
-
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that is there."""
     return next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes that all files of blocks below a folder occupy."""
+    try:
+        folders = [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+        return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for path in folders for entry in entries(path))
+    except OSError:
+        return 0
+
+
+def entries(path: Path | str) -> "Iterator[os.DirEntry[str]]":
+    """The files in the folders of a folder."""
+    for folder in os.scandir(path):
+        if folder.is_dir(follow_symlinks=False):
+            yield from os.scandir(folder.path)
 
 
 def with_environment(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,24 +104,6 @@ def with_environment(given: Mapping[str, Any]) -> dict[str, Any]:
         except ValueError:
             raise UserError(f"{variable} is {text!r}", "give gigabytes, for example 4") from None
     return values
-
-
-async def open_tiers(settings: TierSettings, layout: str, publish: Publish) -> Tiers | None:
-    """The tiers; None without any. `layout`: what must agree for the bytes of a block to mean the same.
-
-    Raises UserError for a folder that cannot be used.
-    """
-    levels: list[Level] = []
-    if settings.kv_host_gb:
-        levels.append(HostLevel(round(settings.kv_host_gb * GB), publish))
-    if settings.kv_disk_gb:
-        most = round(settings.kv_disk_gb * GB)
-        files = await asyncio.to_thread(BlockFiles, settings.disk_folder, layout)
-        known = await asyncio.to_thread(files.scan)
-        missing = most - sum(size for _name, size in known)
-        await asyncio.to_thread(remove_unowned, settings.disk_folder, missing)
-        levels.append(DiskLevel(most, publish, files, known))
-    return Tiers(levels, settings.kv_offload_after) if levels else None
 
 
 def free_memory() -> int:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from dynamod.kvcache.tiers.files import BlockFiles, lock
-from dynamod.kvcache.tiers.settings import TierSettings, open_tiers
-from dynamod.kvcache.tiers.unowned import RESTART, UNUSED, remove_unowned
+from dynamod.features.tiers.files import BlockFiles, lock
+from dynamod.features.tiers.opening import TierStores
+from dynamod.features.tiers.unowned import RESTART, UNUSED, remove_unowned
+from dynamod.kvcache.tier_settings import TierSettings
 
 
 def used(folder: Path, layout: str, ago: float, *, close: bool = True) -> BlockFiles:
@@ -83,7 +84,7 @@ def test_the_folder_of_another_process_stays(tmp_path: Path) -> None:
     script = f"""
         import os, sys, time
         from pathlib import Path
-        from dynamod.kvcache.tiers.files import BlockFiles
+        from dynamod.features.tiers.files import BlockFiles
         files = BlockFiles(Path({str(tmp_path)!r}), "theirs")
         files.write(1, b"block")
         for path in (*files.path.rglob("*"), files.path):
@@ -138,7 +139,7 @@ def test_a_folder_that_is_removed_while_it_is_locked_is_not_taken(
 async def test_a_worker_that_begins_looks(tmp_path: Path) -> None:
     old = used(tmp_path, "old", UNUSED + 60)
     settings = TierSettings(kv_disk_gb=0.001, kv_disk_path=str(tmp_path))
-    tiers = await open_tiers(settings, "layout", lambda _event: None)
+    tiers = await TierStores().open(settings, "layout", lambda _event: None)
     assert tiers is not None
     assert not old.path.exists()
     await tiers.close()

@@ -5,8 +5,8 @@ from collections import OrderedDict
 import hypothesis.strategies as st
 from hypothesis import given
 
-from dynamod.kvcache.tiers.asked import Asked
-from dynamod.kvcache.tiers.level import HostLevel
+from dynamod.features.tiers.asked import Asked
+from dynamod.features.tiers.level import HostLevel
 from dynamod.message.kv_events import TierEvent, TierStored
 
 
