@@ -9,7 +9,7 @@ from .index import BlockIndex
 
 
 class Fetch(NamedTuple):
-    """Blocks of a prompt that a worker would load, behind those in its device; their cost, in blocks computed."""
+    """Blocks of a prompt that a worker would load, after those in its device; their cost, in blocks computed."""
 
     blocks: int
     cost: float
@@ -20,7 +20,7 @@ class OverlapSource(Protocol):
 
     @property
     def events(self) -> tuple[type, ...]:
-        """The types of events of workers that `apply` takes, beside the events of devices, requests and load."""
+        """The types of events of workers that `apply` takes, in addition to the events of devices, requests and load."""
         ...
 
     def __bool__(self) -> bool:
@@ -32,7 +32,7 @@ class OverlapSource(Protocol):
         ...
 
     def remove_worker(self, worker: int) -> None:
-        """A worker is gone, or all that it has is empty; its device's blocks are removed behind this."""
+        """A worker is gone, or all that it has is empty; its device's blocks are removed after this."""
         ...
 
     def find(self, blocks: Sequence[int], overlaps: Mapping[int, int], loads: Mapping[int, Load]) -> dict[int, Fetch]:

@@ -321,7 +321,7 @@ def names(tree: ast.Module, constants: dict[str, set[str]]) -> Iterator[str]:
                 yield from _texts(where, first, constants)
             case ast.Subscript(value=where, slice=index):
                 yield from _texts(where, index, constants)
-            case ast.Compare(left=first, ops=[ast.In() | ast.NotIn()], comparators=[where]):
+            case ast.Compare(left=first, ops=[ast.In() | ast.NotIn()], comparators=[where]):  # codespell:ignore notin
                 yield from _texts(where, first, constants)
 
 
