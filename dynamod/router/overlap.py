@@ -20,7 +20,7 @@ class OverlapSource(Protocol):
 
     @property
     def events(self) -> tuple[type, ...]:
-        """The types of events of workers that `apply` takes, in addition to the events of devices, requests and load."""
+        """Types of events of workers that `apply` takes, in addition to those of devices, requests and load."""
         ...
 
     def __bool__(self) -> bool:
