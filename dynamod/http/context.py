@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import web
 
 from dynamod.message.errors import Overloaded, RequestError
+from dynamod.observe.frequent import FrequentLine
 
 from .cors import origin_headers
 from .metrics import UNKNOWN, Metrics, ModelMetrics
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.frontend")
 
 GONE = 499  # as nginx logs it: the client closed the connection
+_line = FrequentLine(
+    log,
+    "request id=%s method=%s path=%s status=%d model=%s stream=%s prompt_tokens=%d completion_tokens=%d "
+    "ttft_ms=%s duration_ms=%.1f finish=%s%s",
+)
 _ID = re.compile(r"[!-~]{1,128}")
 _ERROR_TYPES = {404: "not_found", 429: "overload", 503: "overload", 529: "overload", 504: "response_timeout"}
 _QUIET = ("/health", "/health/progress", "/live", "/metrics", "/openapi.json", "/docs")
@@ -171,10 +177,8 @@ class RequestContext:
         if failed is not None:
             finish = failed.code or failed.kind
         first = response.first if response is not None else None
-        log.log(
+        _line.log(
             level,
-            "request id=%s method=%s path=%s status=%d model=%s stream=%s prompt_tokens=%d completion_tokens=%d "
-            "ttft_ms=%s duration_ms=%.1f finish=%s%s",
             self.id,
             self.request.method,
             path,

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -28,6 +28,8 @@ _bound: ContextVar[Mapping[str, Any]] = ContextVar("dynamod_log_fields")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _PLAIN = re.compile(r"[^\s\"'=\\,{}]+")
+_SIMPLE = {str, int, bool, type(None)}
+"""Types of which msgspec makes what json makes, but for spaces."""
 _RESERVED = frozenset({"time", "level", "target", "message", "file", "line", "exception"})
 
 _CODES = {"ERROR": 31, "WARN": 33, "INFO": 32, "DEBUG": 34, "TRACE": 35}
@@ -190,6 +192,13 @@ class MarkedLines(JsonLines):
                 kept["exception"] = "(cut) " + facts["exception"][-3000:]
             text = self._encode(kept)
         return MARK + text
+
+    def _encode(self, facts: dict[str, Any]) -> str:
+        msgspec: Any = sys.modules.get("msgspec")  # a command that needs none must not import msgspec for its log
+        if msgspec is not None and not {*map(type, facts.values())} - _SIMPLE:
+            with suppress(UnicodeEncodeError):  # lone surrogates
+                return _UNPRINTABLE.sub(_escaped, msgspec.json.encode(facts).decode())
+        return super()._encode(facts)
 
 
 def _escaped(match: re.Match[str]) -> str:

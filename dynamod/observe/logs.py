@@ -13,11 +13,13 @@ import select
 import stat
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, NoReturn, TextIO
 
 from dynamod.message.errors import UserError
 
 from .backlog import FLUSH, Backlog
+from .frequent import Holding, write_waiting
 from .levels import TRACE, Filter, apply, parse, parse_level
 from .lines import HumanLines, JsonLines, Lines, MarkedLines, bind, bound
 
@@ -27,7 +29,11 @@ PIPE = "DYNAMOD_LOG_PIPE"
 """When "1" in the environment, standard error is read by the daemon's `capture.LineReader`."""
 
 
-class Console(logging.Handler):
+_PIECE = select.PIPE_BUF
+"""Characters that are written with one call, unless a line is longer."""
+
+
+class Console(logging.Handler, Holding):
     """Writes records to a stream; without one to whatever sys.stderr is. A reader that is gone is no error.
 
     A reader that stops reading stops no process: what the stream does not take now waits in a backlog.
@@ -38,21 +44,45 @@ class Console(logging.Handler):
         self.setFormatter(formatter)
         self._stream = stream
         self._backlog = Backlog(self._write_late)
+        self._held: list[str] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record with one call, so that lines of several writers stay whole."""
-        stream = self._stream if self._stream is not None else sys.stderr
-        if stream is None:
-            return
         text = self.format(record) + "\n"
-        if self._backlog.idle and _takes(stream, text):
-            _write(stream, text)
+        if self._held is None:
+            self._write([text])
         else:
-            self._backlog.put(stream, text)
+            self._held.append(text)
+
+    def hold(self) -> None:
+        """See Holding."""
+        with self.lock or nullcontext():
+            self._held = []
+
+    def write_held(self) -> None:
+        """See Holding."""
+        with self.lock or nullcontext():
+            held, self._held = self._held, None
+            self._write(held or [])
 
     def flush(self) -> None:
         """Wait a moment for what the thread has not written yet; at the end of the process."""
+        write_waiting()
         self._backlog.flush(FLUSH)
+
+    def _write(self, lines: list[str]) -> None:
+        """Write lines, as many with one call as a pipe takes in one piece."""
+        stream = self._stream if self._stream is not None else sys.stderr
+        first = 0
+        while stream is not None and first < len(lines):
+            size, end = len(lines[first]), first + 1
+            while end < len(lines) and size + len(lines[end]) <= _PIECE:
+                size, end = size + len(lines[end]), end + 1
+            text, first = "".join(lines[first:end]), end
+            if self._backlog.idle and _takes(stream, text):
+                _write(stream, text)
+            else:
+                self._backlog.put(stream, text)
 
     def _write_late(self, stream: TextIO, text: str, dropped: int) -> None:
         if dropped:
