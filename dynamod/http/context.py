@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
+import os
 import re
 import time
-import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from time import perf_counter
@@ -30,6 +30,8 @@ _line = FrequentLine(
     "ttft_ms=%s duration_ms=%.1f finish=%s%s",
 )
 _ID = re.compile(r"[!-~]{1,128}")
+_random = bytearray()
+os.register_at_fork(after_in_child=_random.clear)  # else two processes would give out the same ids
 _ERROR_TYPES = {404: "not_found", 429: "overload", 503: "overload", 529: "overload", 504: "response_timeout"}
 _QUIET = ("/health", "/health/progress", "/live", "/metrics", "/openapi.json", "/docs")
 
@@ -41,7 +43,16 @@ def common_headers(identity: str) -> dict[str, str]:
 
 def request_id(header: str | None) -> str:
     """The client's x-request-id when it is short and printable, else a new one."""
-    return header if header is not None and _ID.fullmatch(header) else str(uuid.uuid4())
+    return header if header is not None and _ID.fullmatch(header) else _new_id()
+
+
+def _new_id() -> str:
+    """A random UUID as `uuid.uuid4` makes it; the randomness of many is had with one call of the system."""
+    if len(_random) < 16:
+        _random[:] = os.urandom(16 * 256)
+    text = _random[-16:].hex()
+    del _random[-16:]
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{'89ab'[int(text[16], 16) & 3]}{text[17:20]}-{text[20:]}"
 
 
 class Response(Protocol):

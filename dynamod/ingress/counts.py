@@ -1,7 +1,5 @@
 """What preprocessing, routing and migration cost, per model. `router_metrics` shows it when it is scraped."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import perf_counter
 
 from dynamod.http.metrics import DURATION, Histogram
@@ -31,16 +29,15 @@ class Stage:
         self.inside = 0
         self.taken = Histogram(STAGE)
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """A request is in it; however it leaves, it counts."""
+    def enter(self) -> float:
+        """A request is in it; returns what `leave` is given."""
         self.inside += 1
-        started = perf_counter()
-        try:
-            yield
-        finally:
-            self.inside -= 1
-            self.taken.observe(perf_counter() - started)
+        return perf_counter()
+
+    def leave(self, entered: float) -> None:
+        """A request has left, in whatever way."""
+        self.inside -= 1
+        self.taken.observe(perf_counter() - entered)
 
 
 class Preparation:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -103,7 +102,8 @@ class RequestsInFlight:
                 request = choice()
                 run.in_flight.append(request)
                 self._open[request] = None
-                self._spawn(_in_turn(places, request), request.request.request_id)
+                work = request.run() if places is None else _in_turn(places, request)
+                self._spawn(work, request.request.request_id)
 
     def look(self) -> None:
         """Let the clocks of all requests act."""
@@ -210,9 +210,9 @@ def _can_move(request: InFlightRequest) -> bool:
     return request.stages.suspect or request.moves.possible
 
 
-async def _in_turn(places: asyncio.Semaphore | None, request: InFlightRequest) -> None:
+async def _in_turn(places: asyncio.Semaphore, request: InFlightRequest) -> None:
     """Run a choice when others of its request have made room; each of these has its own deadlines."""
-    async with places or nullcontext():
+    async with places:
         await request.run()
 
 
@@ -252,8 +252,11 @@ class RequestRun:
 
 
 async def _placed(place: Awaitable[Placement], stage: Stage, told: Told) -> Placement:
-    with stage.entered():
+    entered = stage.enter()
+    try:
         placement = await place
+    finally:
+        stage.leave(entered)
     if told is not None:
         told(placement.instance.instance_id)
     return placement

@@ -403,8 +403,11 @@ class Processor(Actor):
             parsers,
             self._grammar_checks,
         )
-        with counts.preprocess.entered():
+        entered = counts.preprocess.enter()
+        try:
             return await job.endpoint.lower(job, served)
+        finally:
+            counts.preprocess.leave(entered)
 
     def _grammar_checks(self) -> "GrammarChecks":
         if self._checks is None:

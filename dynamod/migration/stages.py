@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from dynamod.message.discovery import Instance
@@ -82,6 +83,8 @@ class Stage:
         """The answer is complete."""
 
 
+_order = attrgetter("order")
+
 MakeStage = Callable[["InFlightRequest"], Stage | None]
 """Makes the stage of one choice; None where the choice needs none."""
 
@@ -93,10 +96,11 @@ class Stages:
     """The stages of one choice, in their order. `acquire` is what the innermost asks for a place."""
 
     def __init__(self, stages: Sequence[Stage | None], acquire: Place) -> None:
-        self._stages = sorted((one for one in stages if one is not None), key=lambda one: one.order)
+        self._stages = sorted([one for one in stages if one is not None], key=_order)
         self.place = acquire
         for stage in reversed(self._stages):
-            self.place = partial(stage.place, proceed=self.place)
+            if type(stage).place is not Stage.place:
+                self.place = partial(stage.place, proceed=self.place)
 
     @property
     def suspect(self) -> bool:
@@ -106,13 +110,15 @@ class Stages:
     async def attempt(self, placement: Placement, request: Request, send: Try) -> Break | None:
         """As `Stage.attempt`; the innermost stage calls `send`."""
         for stage in reversed(self._stages):
-            send = partial(stage.attempt, placement, proceed=send)
+            if type(stage).attempt is not Stage.attempt:
+                send = partial(stage.attempt, placement, proceed=send)
         return await send(request)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
         """As `Stage.watch`, one after the other."""
         for stage in self._stages:
-            await stage.watch(attempt, placement)
+            if type(stage).watch is not Stage.watch:
+                await stage.watch(attempt, placement)
 
     async def blame(
         self,

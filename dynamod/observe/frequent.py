@@ -29,8 +29,8 @@ class Holding(ABC):
 class FrequentLine:
     """`log` lines of `logger` with the text `template`, each with arguments of its own.
 
-    To be used in one event loop at a time. The records are those of `Logger.log`, with the time and the caller of `log`,
-    and with no fields that are bound to the task.
+    To be used in one event loop at a time. The records are those of `Logger.log`, with the time and the caller of
+    `log`, and with no fields that are bound to the task.
     """
 
     def __init__(self, logger: logging.Logger, template: str) -> None:

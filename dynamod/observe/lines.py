@@ -8,8 +8,8 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -36,14 +36,19 @@ _CODES = {"ERROR": 31, "WARN": 33, "INFO": 32, "DEBUG": 34, "TRACE": 35}
 _DIM, _ITALIC, _RESET = "\x1b[2m", "\x1b[3m", "\x1b[0m"
 
 
-@contextmanager
-def bound(**values: Any) -> Iterator[None]:
+class bound:  # it is called like a function
     """Put fields (`x_request_id=...`) on every record made inside the block. Tasks started in it inherit them."""
-    token = _bound.set({**_bound.get({}), **values})
-    try:
-        yield
-    finally:
-        _bound.reset(token)
+
+    __slots__ = ("_token", "_values")
+
+    def __init__(self, **values: Any) -> None:
+        self._values = values
+
+    def __enter__(self) -> None:
+        self._token = _bound.set({**_bound.get({}), **self._values})
+
+    def __exit__(self, *_: object) -> None:
+        _bound.reset(self._token)
 
 
 def bind(**values: Any) -> None:
