@@ -1,8 +1,9 @@
 """The base class of actors, and the decorators that make a method the receiver of a message type."""
 
+import inspect
 import types
 import typing
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -21,6 +22,9 @@ def handle(method: F) -> F:
     What it returns is the reply to an `ask`; returning an exception makes the ask raise it, which is how an expected
     failure is answered. A future that it returns is the reply later: the actor continues, and the future is cancelled
     when the asker leaves. Raising crashes the actor.
+
+    A receiver that never awaits may be a plain `def`. An actor that waits for messages, and has none, handles an `ask`
+    with such a message in the asker's turn of the event loop: without a switch of tasks, still one at a time.
     """
     method.__actor_lane__ = "messages"  # type: ignore[attr-defined]
     return method
@@ -54,8 +58,10 @@ class Actor:
     """
 
     mailbox_capacity: ClassVar[int] = 64
-    receivers: ClassVar[Mapping[type, Callable[..., Coroutine[Any, Any, Any]]]] = {}
+    receivers: ClassVar[Mapping[type, Callable[..., Any]]] = {}
     control_types: ClassVar[frozenset[type]] = frozenset()
+    immediate: ClassVar[frozenset[type]] = frozenset()
+    """Messages whose receivers never await."""
 
     context: "Context"
 
@@ -72,6 +78,7 @@ class Actor:
                 (lanes.add if lane == "control" else lanes.discard)(kind)
         cls.receivers = types.MappingProxyType(table)
         cls.control_types = frozenset(lanes)
+        cls.immediate = frozenset(one for one, method in table.items() if not inspect.iscoroutinefunction(method))
 
     async def started(self) -> None:
         """Runs before the first message; the actor is Ready when it returns. An exception counts as a crash."""

@@ -125,7 +125,7 @@ class Cell:
         self.shutdown = shutdown
         self._watchers: list[Callable[[Terminated], None]] = []
         self.helpers = Helpers(self._crash)
-        self._deferred: set[asyncio.Future[Any]] = set()
+        self.deferred: set[asyncio.Future[Any]] = set()
         self._helper_error: BaseException | None = None
         self._current: Envelope | None = None
         self._current_since = 0.0
@@ -146,32 +146,28 @@ class Cell:
     async def put(self, envelope: Envelope) -> None:
         """Deliver, waiting for room in the mailbox. Raises ActorUnreachable when the actor is draining or dead."""
         if self.check(envelope.message):
-            self._refuse_dead()
+            self._refuse("Stopped")
             self.mailbox.put_control(envelope)
             return
-        self._refuse_draining()
+        self._refuse("Stopped", "Draining")
         await self.mailbox.put(envelope)
 
     def put_nowait(self, envelope: Envelope) -> None:
         """Deliver or raise MailboxFull."""
         if self.check(envelope.message):
-            self._refuse_dead()
+            self._refuse("Stopped")
             self.mailbox.put_control(envelope)
             return
-        self._refuse_draining()
+        self._refuse("Stopped", "Draining")
         try:
             self.mailbox.put_nowait(envelope)
         except MailboxFull as error:
             raise MailboxFull(f"{self.ref.path}: {error}") from None
 
-    def _refuse_dead(self) -> None:
-        if self.state == "Stopped":
-            raise ActorUnreachable(f"{self.ref.path} has ended ({self.reason})")
-
-    def _refuse_draining(self) -> None:
-        self._refuse_dead()
-        if self.state == "Draining":
-            raise ActorUnreachable(f"{self.ref.path} is draining")
+    def _refuse(self, *states: ActorState) -> None:
+        if self.state in states:
+            how = f"has ended ({self.reason})" if self.state == "Stopped" else "is draining"
+            raise ActorUnreachable(f"{self.ref.path} {how}")
 
     # Life.
 
@@ -196,23 +192,21 @@ class Cell:
         await self.actor.started()
         self.state, self.was_ready = "Ready", True
         self.ready.set()
+        draining = False
         while True:
-            if self._draining() and not len(self.mailbox):
+            if draining and not len(self.mailbox):
                 await self.actor.drained()
                 return
             message, control = await self.mailbox.get()
             if isinstance(control, Stop):
                 return
             if isinstance(control, Drain):
-                self.state = "Draining"
+                self.state, draining = "Draining", True
             else:
                 envelope = message or control
                 assert envelope is not None
                 if type(envelope.message) in self.actor.receivers:  # a death notice may have no receiver
                     await self._handle(envelope)
-
-    def _draining(self) -> bool:
-        return self.state == "Draining"
 
     async def _handle(self, envelope: Envelope) -> None:
         now = self.system.now()
@@ -225,18 +219,15 @@ class Cell:
         deadline_now.set(envelope.deadline)
         scope: asyncio.Timeout | None = None
         try:
-            if envelope.reply is None:
+            if type(envelope.message) in self.actor.immediate:
+                envelope.returned(receiver(self.actor, envelope.message), self.deferred)
+            elif envelope.reply is None:
                 await receiver(self.actor, envelope.message)
             else:
                 async with asyncio.timeout(None) as scope:  # the asker's own clock abandons the envelope
                     envelope.scope = scope
                     value = await receiver(self.actor, envelope.message)
-                if isinstance(value, asyncio.Future):
-                    self._deferred.add(value)
-                    value.add_done_callback(self._deferred.discard)
-                    envelope.defer(value)
-                else:
-                    envelope.answer(value)
+                envelope.returned(value, self.deferred)
         except TimeoutError:
             if scope is None or not scope.expired():
                 raise
@@ -250,6 +241,23 @@ class Cell:
             self._current = None
             self._handled += 1
 
+    @property
+    def idle(self) -> bool:
+        """Whether the actor is ready, handles no message, and has none to read."""
+        return self.state == "Ready" and self._current is None and self._helper_error is None and self.mailbox.empty
+
+    def handle_now(self, message: Any) -> Any:
+        """Handle a message of an `immediate` type in the caller's turn, and return the reply. The actor must be `idle`.
+
+        An exception crashes the actor. Raises ActorUnreachable then.
+        """
+        self._handled += 1
+        try:
+            return self.actor.receivers[type(message)](self.actor, message)
+        except Exception as error:
+            self._crash(error)
+            raise ActorUnreachable(f"{self.ref.path} crashed: {Crashed(error)}") from None
+
     async def _close(self, reason: Reason) -> None:
         """Refuse messages, run `stopping` within its bound, then end the helpers."""
         self.state = "Stopped"
@@ -257,7 +265,7 @@ class Cell:
         for envelope in self.mailbox.close():
             self.system.undelivered(self.ref, envelope.message, "the actor ended")
             envelope.answer(ActorUnreachable(f"{self.ref.path} ended ({reason}) before it read the message"))
-        for later in self._deferred:
+        for later in self.deferred:
             if not later.done():
                 later.set_exception(ActorUnreachable(f"{self.ref.path} ended ({reason}) before it replied"))
         try:

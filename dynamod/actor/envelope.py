@@ -2,8 +2,9 @@
 
 import asyncio
 import contextvars
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from .errors import ActorUnreachable, DeadlineExceeded
 
@@ -14,8 +15,7 @@ deadline_now: contextvars.ContextVar[float | None] = contextvars.ContextVar("dea
 """Deadline of the message being handled; an ask made by the handler never waits longer."""
 
 
-@dataclass(slots=True, eq=False)
-class Envelope:
+class Envelope(msgspec.Struct, eq=False):
     """A message in transit: the future of the reply, its deadline, and the chain of waiting actors."""
 
     message: Any
@@ -39,10 +39,20 @@ class Envelope:
         self.abandon()
         self.answer(DeadlineExceeded(f"{path} did not answer {type(self.message).__name__} in time"))
 
-    def defer(self, later: asyncio.Future[Any]) -> None:
-        """The asker gets its reply when this future is done."""
-        self.later = later
-        later.add_done_callback(self._settle)
+    def returned(self, value: Any, deferred: set[asyncio.Future[Any]]) -> None:
+        """Answer with what the receiver has returned; with the result of a future when that is done.
+
+        `deferred`: has such a future until then.
+        """
+        if self.reply is None:
+            return
+        if not isinstance(value, asyncio.Future):
+            self.answer(value)
+            return
+        deferred.add(value)
+        value.add_done_callback(deferred.discard)
+        self.later = value
+        value.add_done_callback(self._settle)
 
     def _settle(self, later: asyncio.Future[Any]) -> None:
         if later.cancelled():

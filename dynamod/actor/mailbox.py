@@ -42,6 +42,11 @@ class Mailbox(Generic[T, C]):
         self._closed = False
         self._taken = 0
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left to read in either lane."""
+        return not self._messages and not self._control
+
     def __len__(self) -> int:
         return len(self._messages)
 

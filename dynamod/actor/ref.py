@@ -60,10 +60,21 @@ class Ref:
         cell = self.system.cell(self)
         if cell is None:
             raise ActorUnreachable(f"no actor at {self.path}")
+        later: asyncio.Future[Any] | None = None
+        if type(message) in cell.actor.immediate and cell.idle:
+            value = cell.handle_now(message)
+            if not isinstance(value, asyncio.Future):
+                if isinstance(value, BaseException):
+                    raise value
+                return value
+            later = value
         reply: asyncio.Future[Any] = loop.create_future()
         envelope = Envelope(message, reply, deadline, chain)
         timer = loop.call_at(deadline, envelope.expire, self.path)
         try:
+            if later is not None:
+                envelope.returned(later, cell.deferred)
+                return await reply
             try:
                 cell.put_nowait(envelope)
             except MailboxFull:

@@ -197,8 +197,7 @@ class Engine(ABC, Generic[RequestT]):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """The message of a worker's mailbox: a request and where its answer goes."""
 
     request: Request

@@ -6,10 +6,10 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 from aiohttp import web
 
 from dynamod.message.errors import Overloaded, RequestError
@@ -82,8 +82,7 @@ class Response(Protocol):
         """Take nothing more."""
 
 
-@dataclass(slots=True)
-class Caller:
+class Caller(msgspec.Struct, eq=False):
     """The key that a request came with.
 
     `owner`: name of the key; empty: no key is needed. `client`: the key's limits, if there are any. `counts`: the

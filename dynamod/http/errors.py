@@ -1,14 +1,15 @@
 """Errors of the server itself, and how any RequestError becomes OpenAI's error object."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from dynamod.message.errors import BadRequest, Internal, RequestError
+
+from .answer import json_response
 
 
 class Unauthorized(BadRequest):
@@ -126,12 +127,6 @@ def error_headers(error: RequestError) -> dict[str, str]:
 def error_response(error: RequestError, status: int, form: ErrorForm = OPENAI, request_id: str = "") -> web.Response:
     """The error as an answer with a body."""
     return json_response(form.make(error, status, request_id), status, error_headers(error))
-
-
-def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """Any JSON-like value as an answer."""
-    body = msgspec.json.encode(value)
-    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
 
 def printable(text: str) -> str:

@@ -14,10 +14,11 @@ from aiohttp import web
 from dynamod.message.errors import Internal, Overloaded, RequestError
 from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
 
+from .answer import json_response
 from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
 from .cors import preflight
-from .errors import error_response, json_response
+from .errors import error_response
 from .keys import Keys
 from .metrics import Collect, Metrics, families
 from .routes import Handler, Route, Routes

@@ -6,8 +6,10 @@ loop, once per engine step and stream: no queue and no task switch per token.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
@@ -28,8 +30,7 @@ class Lowering(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """One accepted HTTP request. `body` is the client's JSON as it came (text engines get it unchanged).
 
     `priority`: of the client's key, instead of what the request says; None: it has none. `timed`: the sink wants to
@@ -44,7 +45,7 @@ class Job:
     priority: int | None = None
     timed: bool = False
     needs: Sequence[Need] = ()
-    notes: dict[str, str] = field(default_factory=dict[str, str])
+    notes: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)

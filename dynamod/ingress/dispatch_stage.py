@@ -1,11 +1,12 @@
 """What a feature does at the dispatcher: it may take requests over, and keep an instance from other requests."""
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar
 
+from dynamod.migration.stages import overriding
 from dynamod.observe.metrics import Row
 from dynamod.router.decision import Decision
 from dynamod.router.placement import Acquire, Placement
@@ -67,3 +68,24 @@ class DispatchStage:
     def rows(self, model: str, prefix: str, labels: dict[str, str]) -> Iterable[Row]:
         """What metrics show of a model. `prefix`, `labels`: those of the model's other rows."""
         return ()
+
+
+class DispatchStages(dict[str, DispatchStage]):
+    """The stages of a dispatcher by the names of their features, in their order.
+
+    `taking`, `looking`, `reserving`, `waking`: the stages with an `acquire`, `decided`, `reserved` or `load_fell` of
+    their own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fill({})
+
+    def fill(self, stages: Mapping[str, DispatchStage]) -> None:
+        """Have these stages, too."""
+        self.update(sorted(stages.items(), key=lambda one: one[1].order))
+        found = self.values()
+        self.taking = overriding(found, DispatchStage, "acquire")
+        self.looking = overriding(found, DispatchStage, "decided")
+        self.reserving = overriding(found, DispatchStage, "reserved")
+        self.waking = overriding(found, DispatchStage, "load_fell")

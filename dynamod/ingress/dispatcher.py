@@ -32,7 +32,7 @@ from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Transport
 
 from .counts import HIT_RATE, MigrationCounts, Overhead, Preparation, Stage
-from .dispatch_stage import DispatchStage, Key, Waiting
+from .dispatch_stage import DispatchStages, Key, Waiting
 from .subscriptions import EventSubscriptions
 
 log = logging.getLogger("dynamod.frontend")
@@ -117,7 +117,7 @@ class Dispatcher(Actor):
         self._cards: dict[str, ModelCard] = {}
         self._groups: dict[Key, _Group] = {}
         self._queues: dict[Key, list[Waiting]] = {}
-        self.stages: dict[str, DispatchStage] = {}  # of features, by their names, from `started` on
+        self.stages = DispatchStages()  # of features, from `started` on
         self.needs_blocks = settings.scores
         self.decisions = DecisionLog(decisions)
         self._arrivals = count()
@@ -126,8 +126,7 @@ class Dispatcher(Actor):
     async def started(self) -> None:
         """Begin to follow the view."""
         self._loop = asyncio.get_running_loop()
-        made = [(one.name, one.dispatch(self)) for one in enabled() if one.dispatch is not None]
-        self.stages |= sorted(made, key=lambda one: one[1].order)
+        self.stages.fill({one.name: one.dispatch(self) for one in enabled() if one.dispatch is not None})
         self.needs_blocks = self._settings.scores or any(one.needs_blocks for one in self.stages.values())
         self._subscriptions = EventSubscriptions(self._transport, self.context.task, self._loop.time, self._events)
         self.view.on_change(self._changed)
@@ -145,10 +144,10 @@ class Dispatcher(Actor):
     # Messages.
 
     @handle
-    async def acquire(self, message: Acquire) -> Any:
+    def acquire(self, message: Acquire) -> Any:
         """Place a request now, queue it, or refuse it. A bug in the decision is that request's error."""
         key = (message.model, message.pool)
-        for stage in self.stages.values():
+        for stage in self.stages.taking:
             if (reply := stage.acquire(key, message)) is not None:
                 return reply
         self._serve_queue(key)
@@ -174,7 +173,7 @@ class Dispatcher(Actor):
             self._drop(key)
 
     @handle
-    async def decisions_of(self, message: DecisionsOf) -> list[Decision]:
+    def decisions_of(self, message: DecisionsOf) -> list[Decision]:
         """Why a request went where it went."""
         return self.decisions.of(message.request)
 
@@ -194,7 +193,10 @@ class Dispatcher(Actor):
 
     def reserved(self, key: Key) -> int | None:
         """The instance that takes only requests which are alone there."""
-        return next((one for stage in self.stages.values() if (one := stage.reserved(key)) is not None), None)
+        for stage in self.stages.reserving:
+            if (instance := stage.reserved(key)) is not None:
+                return instance
+        return None
 
     def waiting_tokens(self, key: Key) -> int:
         """Tokens of the prompts of requests in a queue."""
@@ -238,7 +240,7 @@ class Dispatcher(Actor):
         instance = serving.get(decision.chosen) if decision is not None else None
         if decision is None or instance is None:
             return None
-        for stage in self.stages.values():
+        for stage in self.stages.looking:
             decision = stage.decided(key, message, decision, exclude)
         changed = partial(self._load_fell, key)
         placement = message.placement = Placement(instance, decision, router, changed, message.alone)
@@ -314,7 +316,7 @@ class Dispatcher(Actor):
 
     def _load_fell(self, key: Key) -> None:
         """A worker may have become free: serve the queue, soon."""
-        for stage in self.stages.values():
+        for stage in self.stages.waking:
             stage.load_fell(key)
         if self._queues.get(key):
             self._loop.call_soon(self._serve_queue, key)

@@ -169,7 +169,10 @@ class RequestsInFlight:
         """A place for a choice. `told` gets the worker. Awaiting it raises Overloaded."""
         # others are tried before one that is tried alone: its wait is bounded as that for a long prompt is
         timeout = self._limits.first if ask.alone else self._limits.queue
-        place = self._dispatcher.acquire(card, prompt, priority=priority, timeout=timeout, **ask._asdict())
+        exclude, again, alone, received = ask
+        place = self._dispatcher.acquire(
+            card, prompt, exclude, priority=priority, again=again, alone=alone, received=received, timeout=timeout
+        )
         place = self._wanting(card, place) if self._parts.starts(card) else place
         return _placed(place, self._counts[card.name].route, told)
 

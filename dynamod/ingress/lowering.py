@@ -3,7 +3,6 @@
 import asyncio
 import random as random_module
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -38,8 +37,7 @@ _WORDS = {BEHIND: "stands after reasoning", LATER_TAGS: "is a structural tag wit
 _Request = TypeVar("_Request", Generate, Chat, Embed)
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(msgspec.Struct, frozen=True):
     """The model that a job asks for, as the backend serves it. `model` is None for a text engine's.
 
     `checks`: makes what compiles grammars of clients, when one asks for a form of its answer.
@@ -124,8 +122,7 @@ class Served:
         return self.model is None or self.model.tokenizer.has_pieces
 
 
-@dataclass(frozen=True, slots=True)
-class Lowered:
+class Lowered(msgspec.Struct, frozen=True):
     """A request as engines get it: one request per choice, in the order of the choices. `model` is None for text.
 
     `outputs`: what makes text of each choice's answer. `samples`: choices per prompt. `annotations`: for the client.

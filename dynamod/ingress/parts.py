@@ -18,6 +18,7 @@ from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View
 from dynamod.extension.installed import enabled
 from dynamod.message.discovery import ModelCard
+from dynamod.migration.stages import overriding
 from dynamod.transport.base import Spawn, Transport
 
 from .base import Job, ResponseSink, Run
@@ -106,6 +107,17 @@ class ProcessorPart:
 class ProcessorParts(dict[str, ProcessorPart]):
     """The parts of a processor, by the names of their features. The methods answer for all of them."""
 
+    def __init__(self, parts: Mapping[str, ProcessorPart] = {}) -> None:
+        super().__init__()
+        self.fill(parts)
+
+    def fill(self, parts: Mapping[str, ProcessorPart]) -> None:
+        """Have these parts, too."""
+        self.update(parts)
+        self._starting = overriding(self.values(), ProcessorPart, "starts")
+        self._naming = overriding(self.values(), ProcessorPart, "aliases")
+        self._beginning = overriding(self.values(), ProcessorPart, "start")
+
     def starting_card(self, card: ModelCard) -> ModelCard:
         """As `ProcessorPart.starting_card`, one after the other."""
         for part in self.values():
@@ -114,7 +126,7 @@ class ProcessorParts(dict[str, ProcessorPart]):
 
     def starts(self, card: ModelCard) -> bool:
         """Whether one of them starts a worker."""
-        return any(part.starts(card) for part in self.values())
+        return any(part.starts(card) for part in self._starting)
 
     def can_start(self, name: str) -> bool:
         """Whether none of them says that no worker can be started."""
@@ -126,7 +138,7 @@ class ProcessorParts(dict[str, ProcessorPart]):
 
     def named(self, cards: Mapping[str, ModelCard]) -> Mapping[str, ModelCard]:
         """The cards, also by the aliases of their models."""
-        aliases = {alias: name for part in self.values() for alias, name in part.aliases().items() if name in cards}
+        aliases = {alias: name for part in self._naming for alias, name in part.aliases().items() if name in cards}
         return {**cards, **{alias: cards[name] for alias, name in aliases.items()}} if aliases else cards
 
     @contextmanager
@@ -147,7 +159,7 @@ class ProcessorParts(dict[str, ProcessorPart]):
 
     async def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Run:
         """As `ProcessorPart.start`, one around the other."""
-        for part in self.values():
+        for part in self._beginning:
             begin = partial(part.start, begin=begin)
         return await begin(job, sink)
 

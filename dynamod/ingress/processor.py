@@ -183,21 +183,23 @@ class Processor(Actor):
             longest=self._longest_move,
             parts=self.parts,
         )
-        self.parts |= make_parts(
-            ProcessorContext(
-                self._view,
-                self._transport,
-                lambda: self.cards,
-                self.context.task,
-                self.parts.held,
-                self._revise,
-                self.keep,
-                self.forget,
-                self.check,
-                self._limits.queue,
-                reserved=self.reserved,
-                link=self._link,
-                component=self._component,
+        self.parts.fill(
+            make_parts(
+                ProcessorContext(
+                    self._view,
+                    self._transport,
+                    lambda: self.cards,
+                    self.context.task,
+                    self.parts.held,
+                    self._revise,
+                    self.keep,
+                    self.forget,
+                    self.check,
+                    self._limits.queue,
+                    reserved=self.reserved,
+                    link=self._link,
+                    component=self._component,
+                )
             )
         )
         self._view.on_model(self._model_changed)

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.ingress import Logprobs, PromptLogprobs
@@ -94,8 +96,7 @@ class Places(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """One choice of a request. Of `request`, any kind that the engine takes, `request_id` is read.
 
     `exact`: the engine continues after given tokens exactly, by `prior_output`. `limit`: migrations; `longest`: tokens

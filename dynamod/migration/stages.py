@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Failed
@@ -84,6 +84,13 @@ class Stage:
 
 
 _order = attrgetter("order")
+T = TypeVar("T")
+
+
+def overriding(objects: Iterable[T], base: type[T], method: str) -> list[T]:
+    """Those of `objects` whose class has its own `method`: the others need not be called for each request."""
+    return [one for one in objects if getattr(type(one), method) is not getattr(base, method)]
+
 
 MakeStage = Callable[["InFlightRequest"], Stage | None]
 """Makes the stage of one choice; None where the choice needs none."""
@@ -98,9 +105,8 @@ class Stages:
     def __init__(self, stages: Sequence[Stage | None], acquire: Place) -> None:
         self._stages = sorted([one for one in stages if one is not None], key=_order)
         self.place = acquire
-        for stage in reversed(self._stages):
-            if type(stage).place is not Stage.place:
-                self.place = partial(stage.place, proceed=self.place)
+        for stage in reversed(overriding(self._stages, Stage, "place")):
+            self.place = partial(stage.place, proceed=self.place)
 
     @property
     def suspect(self) -> bool:
@@ -109,16 +115,14 @@ class Stages:
 
     async def attempt(self, placement: Placement, request: Request, send: Try) -> Break | None:
         """As `Stage.attempt`; the innermost stage calls `send`."""
-        for stage in reversed(self._stages):
-            if type(stage).attempt is not Stage.attempt:
-                send = partial(stage.attempt, placement, proceed=send)
+        for stage in reversed(overriding(self._stages, Stage, "attempt")):
+            send = partial(stage.attempt, placement, proceed=send)
         return await send(request)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
         """As `Stage.watch`, one after the other."""
-        for stage in self._stages:
-            if type(stage).watch is not Stage.watch:
-                await stage.watch(attempt, placement)
+        for stage in overriding(self._stages, Stage, "watch"):
+            await stage.watch(attempt, placement)
 
     async def blame(
         self,

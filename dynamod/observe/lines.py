@@ -29,7 +29,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udff
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _PLAIN = re.compile(r"[^\s\"'=\\,{}]+")
 _SIMPLE = {str, int, bool, type(None)}
-"""Types of which msgspec makes what json makes, but for spaces."""
+"""Types of which msgspec makes what json makes, except the spaces."""
 _RESERVED = frozenset({"time", "level", "target", "message", "file", "line", "exception"})
 
 _CODES = {"ERROR": 31, "WARN": 33, "INFO": 32, "DEBUG": 34, "TRACE": 35}

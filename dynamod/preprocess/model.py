@@ -5,7 +5,6 @@ generate = model.encode(prepared, request_id)     # tokenising: off the loop if 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -27,8 +26,7 @@ _THREAD_AT = {"fastokens": 100_000, "tokenizers": 2_500, "process": -1}  # chara
 _LONGEST_TOKEN = 256  # characters; only bounds how many tokens a text has at least
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """A request after its checks, before tokenising. Either `prompt` or `ids` (packed) is set.
 
     `suffix`: the model fills in between the prompt and this text.

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import chain, islice, repeat
 from types import MappingProxyType
 from typing import Protocol
+
+import msgspec
 
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
@@ -40,8 +41,7 @@ def lacks(needs: Iterable[Need], card: ModelCard | None) -> str:
     return next((why for need in needs if (why := need.lacks(card))), "") if card is not None else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """What routing knows of a request. `blocks`: sequence hashes of its full blocks, empty when the mode needs none.
 
     `needs`: only workers that lack nothing of these take it. `notes`: for the record of the decision.
@@ -56,7 +56,7 @@ class Prompt:
     session: str = ""  # requests of one session belong together
     form: tuple[str, ...] | None = None  # words of the form of its answer; None: it has none
     needs: Sequence[Need] = ()
-    notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    notes: Mapping[str, str] = {}
 
     def form_words(self, received: int) -> tuple[str, ...] | None:
         """What a worker must know of forms to take it, when so much of its answer has come; None: nothing."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from dynamod.actor import ActorUnreachable, DeadlineExceeded, Ref
 from dynamod.discovery.view import View
 from dynamod.message.discovery import Instance, ModelCard
@@ -79,8 +81,7 @@ def _remains() -> bool:
     return True
 
 
-@dataclass(slots=True, eq=False)
-class Acquire:
+class Acquire(msgspec.Struct, eq=False):
     """Message to the dispatcher: place a request of a model. The reply is a Placement, or an Overloaded error.
 
     `exclude`: instances that have failed it. `waits`: it may wait for its turn when all are busy. `again`: its client

@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from dynamod.engine.base import Engine, Spawn
 from dynamod.engine.capabilities import ReportsBlocks, ReportsSteps
@@ -31,8 +32,7 @@ STEP_LOOKS = 4
 """Number of looks after which steps and load are sent to the subscribers of steps."""
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(msgspec.Struct, eq=False):
     """A request in the engine's hands, as events describe it."""
 
     started: RequestStarted

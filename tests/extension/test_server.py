@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from dynamod.extension.feature import Feature
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import Endpoint, Frontend

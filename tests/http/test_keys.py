@@ -14,9 +14,9 @@ import pytest
 from aiohttp import web
 
 from dynamod.http import keys as module
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
 from dynamod.http.cors import origin_headers
-from dynamod.http.errors import json_response
 from dynamod.http.keys import Keys, Unauthorized, read_keys
 from dynamod.http.routes import Route
 from dynamod.http.server import Server

@@ -9,8 +9,9 @@ import pytest
 from aiohttp import web
 
 from dynamod.daemon.sockets import hosts_of, listen
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import NoMethod, NoRoute, json_response
+from dynamod.http.errors import NoMethod, NoRoute
 from dynamod.http.routes import Route, Routes
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api import table

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dynamod.http.context import GONE, error_type
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, NotFound, Overloaded, RequestError, TimedOut
+from dynamod.observe.frequent import write_waiting
 
 PATH = "/v1/chat/completions"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -275,6 +276,7 @@ async def test_one_log_line_per_request(call, server, caplog) -> None:
         await call("POST", PATH, json=CHAT, headers={"x-request-id": "r1"})
         await call("GET", "/live")
         await call("POST", PATH + "%0Aevil", json=CHAT | {"model": "a\nb"})
+    write_waiting()
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("request ")]
     assert len(lines) == 2
     fields = dict(pair.split("=", 1) for pair in lines[0].split()[1:])

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.http.errors import error_object, json_response
+from dynamod.http.answer import json_response
+from dynamod.http.errors import error_object
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.completions import Completions
 from dynamod.message.errors import BadRequest

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import msgspec
 from aiohttp import web
 
+from dynamod.http.answer import json_response
 from dynamod.http.body import check_json_type, read_body
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.ingress.api.endpoint import Endpoint, Frontend
 from dynamod.ingress.api.pages import listed
 from dynamod.ingress.api.table import endpoints_off

@@ -11,9 +11,10 @@ import msgspec
 from aiohttp import BodyPartReader, MultipartReader, web
 from aiohttp.http_exceptions import BadHttpMessage
 
+from dynamod.http.answer import json_response
 from dynamod.http.body import BodyClock
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import UnsupportedMedia, json_response
+from dynamod.http.errors import UnsupportedMedia
 from dynamod.ingress.api.endpoint import Bytes, Endpoint, Frontend
 from dynamod.ingress.api.pages import ascending, limit_of, listed
 from dynamod.message.errors import BadRequest, NotFound, unsupported

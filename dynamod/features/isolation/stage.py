@@ -49,7 +49,7 @@ class IsolationStage(Stage):
 
         Or there is no time to try the suspect: then its crashes still count.
         """
-        placement = await proceed(ask._replace(alone=self.suspect))
+        placement = await proceed(ask if ask.alone == self.suspect else ask._replace(alone=self.suspect))
         if self.suspect and not placement.alone:
             self.suspect, self.deaths = False, self.deaths if placement.untried else 0
         return placement

@@ -5,8 +5,8 @@ from typing import ClassVar
 import msgspec
 from aiohttp import web
 
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.ingress.api.endpoint import BodyEndpoint, Endpoint, Frontend
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound, RequestError

@@ -7,7 +7,6 @@ answers. A prompt that no prefill worker computes is computed there.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -157,7 +156,7 @@ class RemotePrefill:
         while True:
             place = self._dispatcher.acquire(
                 card,
-                replace(prompt, instance=None),
+                msgspec.structs.replace(prompt, instance=None),
                 tried,
                 pool=PREFILL,
                 waits=needed,

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from aiohttp import web
 
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import BodyEndpoint, EngineEndpoint, Frontend

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import msgspec
 from aiohttp import web
 
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.ingress.api.endpoint import Endpoint, Frontend
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 

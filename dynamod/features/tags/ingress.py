@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dynamod.ingress.api.unserved import body_without
 from dynamod.ingress.base import Backend, Job, ResponseSink, Run
@@ -71,7 +73,7 @@ class TaggedRequests(ProcessorPart):
         body, card = job.body, self.context.cards().get(model)
         if card is not None and card.kind == "text":  # its engine may be a server with labels of its own
             body = await apart(body_without, body, ["nvext.tags"])
-        run = await begin(replace(job, body=body, needs=(*job.needs, *needs)), sink)
+        run = await begin(msgspec.structs.replace(job, body=body, needs=(*job.needs, *needs)), sink)
         for label in labels if len(self._seen) < REMEMBERED else ():
             self._seen[model, label] = None
         return run

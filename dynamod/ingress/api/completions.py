@@ -1,7 +1,6 @@
 """POST /v1/completions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, cast
 
 import msgspec
@@ -123,7 +122,7 @@ class Completions(Generation[CompletionRequest]):
         if not ids or model is None:
             return lowered
         texts = await apart(lambda: [model.tokenizer.decode(one, skip_special=False) for one in ids])
-        return replace(lowered, echo=texts)
+        return msgspec.structs.replace(lowered, echo=texts)
 
     def bodies(self, body: bytes, request: CompletionRequest) -> Sequence[bytes]:
         """A text engine takes one prompt. The limit that the client has not given is in its body too."""

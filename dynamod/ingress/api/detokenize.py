@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ModelRequest, TokenId
 from dynamod.preprocess.checks import token_ids

@@ -81,8 +81,9 @@ class Frontend:
         Without a name it is the only one, aliases and adapters apart.
         Raises BadRequest, NotFound or Overloaded.
         """
-        models = self.models(context)
-        if not self.backend.models():
+        served = self.backend.models()
+        models = self._allowed(served, context)
+        if not served:
             raise Overloaded("no model is being served; start a worker", retry_after=1)
         if not models:
             raise NotFound("the API key allows no model that is served", param="model")

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal, Self
 import msgspec
 from aiohttp import web
 
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound
 from dynamod.parsers import NONE

@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 from aiohttp import web
 
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.ingress.large import apart
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
-from dynamod.http.errors import json_response
+from dynamod.http.answer import json_response
 from dynamod.http.metrics import GAP, ModelMetrics
 from dynamod.ingress.base import Logprob, ResponseSink
 from dynamod.message.errors import EngineFailed, RequestError

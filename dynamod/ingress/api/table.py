@@ -6,8 +6,8 @@ from functools import cache, partial
 from aiohttp import web
 
 from dynamod.extension.installed import disabled, enabled, installed
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.http.metrics import Collect
 from dynamod.http.routes import Handler, Route
 from dynamod.http.server import Server

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, TooLarge, unsupported

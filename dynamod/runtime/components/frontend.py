@@ -8,8 +8,8 @@ from aiohttp import web
 
 from dynamod.actor import Actor, Reason
 from dynamod.graph.typed import given, validate
+from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.http.routes import Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings, from_environment

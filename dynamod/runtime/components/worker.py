@@ -32,7 +32,7 @@ SWITCH = 30.0
 """Seconds that a change of the role may take beyond what open requests get to finish."""
 
 
-class Metrics(Job):
+class Metrics(Job, frozen=True):
     """A call of the endpoint `load_metrics`."""
 
 

@@ -1,7 +1,7 @@
 """The section of a worker's card, and what a request needs of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -32,7 +32,7 @@ class ColouredRequests(ProcessorPart):
         if (colour := getattr(job.request.nvext, "colour", None)) is None:
             return await begin(job, sink)
         job.notes["colour"] = colour
-        return await begin(replace(job, needs=(*job.needs, Needs(colour))), sink)
+        return await begin(msgspec.structs.replace(job, needs=(*job.needs, Needs(colour))), sink)
 
 
 class ColouredWorker(WorkerPart):
