@@ -52,7 +52,7 @@ class Ref:
         chain = asking.get()
         if self.path in chain:
             raise AskCycle(f"{' -> '.join((*chain, self.path))} would wait for itself")
-        loop = asyncio.get_running_loop()
+        loop = self.system.loop  # which runs; to ask asyncio costs a system call
         deadline = loop.time() + timeout
         inherited = deadline_now.get()
         if inherited is not None:

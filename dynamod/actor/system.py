@@ -50,7 +50,7 @@ class System:
         self.failure: Reason | None = None  # why the root ended, unless it was stopped
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._group = asyncio.TaskGroup()
         await self._group.__aenter__()
         ref = self.next_incarnation("")
@@ -73,7 +73,7 @@ class System:
 
     def now(self) -> float:
         """Monotonic seconds."""
-        return self._loop.time()
+        return self.loop.time()
 
     @property
     def root(self) -> Supervisor:
@@ -128,7 +128,7 @@ class System:
 
     async def ended(self, ref: Ref) -> Reason:
         """Wait until the incarnation of `ref` has ended."""
-        done: asyncio.Future[Reason] = self._loop.create_future()
+        done: asyncio.Future[Reason] = self.loop.create_future()
 
         def resolve(notice: Terminated) -> None:
             if not done.done():

@@ -12,7 +12,7 @@ from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, RequestError
 from dynamod.message.ingress import Logprobs, PromptLogprobs
 from dynamod.message.worker import REPLAY, Generate, form_words
-from dynamod.migration.base import Choice, TakeLogprobs
+from dynamod.migration.base import Choice
 from dynamod.migration.request import InFlightRequest
 from dynamod.migration.stages import Ask, MakeStage, StageContext
 from dynamod.preprocess.model import Model
@@ -100,7 +100,7 @@ class RequestsInFlight:
                 await asyncio.sleep(0)
             for choice in choices[first : first + TOGETHER] if not run.over else ():
                 request = choice()
-                run.in_flight.append(request)
+                run.in_flight[request] = None
                 self._open[request] = None
                 work = request.run() if places is None else _in_turn(places, request)
                 self._spawn(work, request.request.request_id)
@@ -155,7 +155,7 @@ class RequestsInFlight:
             limit=card.migration_limit if self._migration_limit is None else self._migration_limit,
             longest=self._longest,
             prompt_tokens=prompt.tokens,
-            logprobs=_logprobs_of(model, run.sink) if model is not None else None,
+            logprobs=partial(_pass_logprobs, model, run.sink) if model is not None else None,
             stages=stages,
             card=card,
             prompt=prompt,
@@ -163,7 +163,8 @@ class RequestsInFlight:
         )
         places = ChoicePlaces(self, card, prompt, _priority(job), told and partial(told, index))
         migrations = self._counts[card.base].migrations
-        return InFlightRequest(choice, places, self._transport, self._now, migrations, self._completed)
+        completed = partial(self._completed, run)
+        return InFlightRequest(choice, places, self._transport, self._now, migrations, completed)
 
     def acquire(self, card: ModelCard, prompt: Prompt, priority: int, told: Told, ask: Ask) -> Awaitable[Placement]:
         """A place for a choice. `told` gets the worker. Awaiting it raises Overloaded."""
@@ -192,8 +193,9 @@ class RequestsInFlight:
         """Instances on the same node: where the link to one is lost, the whole node may be away."""
         return [one.instance_id for one in self._view.all_instances() if one.node == instance.node != ""]
 
-    def _completed(self, request: InFlightRequest) -> None:
+    def _completed(self, run: "RequestRun", request: InFlightRequest) -> None:
         self._open.pop(request, None)
+        run.completed(request)
         self.completed += 1
 
     async def _answer_where(self, job: Job, sink: ResponseSink, lowered: Lowered) -> Run:
@@ -235,7 +237,7 @@ class RequestRun:
 
     def __init__(self, sink: ResponseSink, stop: Callable[[], None] | None = None) -> None:
         self.sink, self._stop = sink, stop
-        self.in_flight: list[InFlightRequest] = []
+        self.in_flight: dict[InFlightRequest, None] = {}
         self.over = False
         self.text, self.chunk, self.counted, self.finish = sink.text, sink.chunk, sink.counted, sink.finish
 
@@ -250,8 +252,12 @@ class RequestRun:
         self.over = True
         if self._stop is not None:
             self._stop()
-        for request in self.in_flight:
+        for request in list(self.in_flight):
             request.cancel()
+
+    def completed(self, request: InFlightRequest) -> None:
+        """A choice is over."""
+        self.in_flight.pop(request, None)
 
 
 async def _placed(place: Awaitable[Placement], stage: Stage, told: Told) -> Placement:
@@ -292,24 +298,25 @@ def _priority(job: Job) -> int:
     return priority if isinstance(priority, int) else 0
 
 
-def _logprobs_of(model: Model, sink: ResponseSink) -> TakeLogprobs:
+def _pass_logprobs(
+    model: Model, sink: ResponseSink, index: int, delta: Logprobs | PromptLogprobs, ids: Sequence[int]
+) -> None:
+    """Give the log probabilities of `ids` to the sink, with the texts of the tokens."""
+
     def entry(token: int) -> tuple[str, bytes]:
         raw = model.tokenizer.token_bytes(token) or b""
         return raw.decode(errors="replace"), raw
 
-    def pass_on(index: int, delta: Logprobs | PromptLogprobs, ids: Sequence[int]) -> None:
-        tops = delta.top or ((),) * len(delta.chosen)
-        entries = [
-            Logprob(*entry(token), value, tuple((*entry(other), logprob) for other, logprob in top))
-            for token, value, top in zip(ids, delta.chosen, tops, strict=False)
-        ]
-        if isinstance(delta, PromptLogprobs):
-            sink.prompt_logprobs(
-                index,
-                tuple(entries),
-                [(token, *(other for other, _ in top)) for token, top in zip(ids, tops, strict=False)],
-            )
-        else:
-            sink.logprobs(index, tuple(entries))
-
-    return pass_on
+    tops = delta.top or ((),) * len(delta.chosen)
+    entries = [
+        Logprob(*entry(token), value, tuple((*entry(other), logprob) for other, logprob in top))
+        for token, value, top in zip(ids, delta.chosen, tops, strict=False)
+    ]
+    if isinstance(delta, PromptLogprobs):
+        sink.prompt_logprobs(
+            index,
+            tuple(entries),
+            [(token, *(other for other, _ in top)) for token, top in zip(ids, tops, strict=False)],
+        )
+    else:
+        sink.logprobs(index, tuple(entries))

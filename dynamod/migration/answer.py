@@ -44,6 +44,10 @@ class Answer:
         self.placement: Placement
         self.started_at = self.moved_at = now()
 
+    def close(self) -> None:
+        """The request has ended: cut the circle of references, so that its memory is free at once."""
+        self._delta = self._ended = self._bug = _nothing
+
     def begin(self, placement: Placement) -> None:
         """An attempt at another place begins."""
         self.placement, self.base, self._pending, self.moved_at = placement, self.received, None, self._now()
@@ -146,3 +150,7 @@ class Answer:
             self._ended(engine_finish is not None)
             finish = "stop" if finish == "eos" else finish  # OpenAI's word
             self._choice.sink.finish(self._index, finish, output.completion_tokens, prompt_tokens)
+
+
+def _nothing(_what: object) -> None:
+    """For what comes after the end."""

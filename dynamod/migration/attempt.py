@@ -34,6 +34,7 @@ class Attempt:
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         token: Callable[[int, int], None],
         delta: Callable[[Delta], None],
         lost: Callable[[Break], None],
@@ -42,8 +43,8 @@ class Attempt:
         # Without a look at whether it is over: transports say nothing more once a stream is cancelled.
         self.token = token
         self._delta, self._lost, self._prompt = delta, lost, prompt
-        self.loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[Break | None] = self.loop.create_future()
+        self.loop = loop
+        self.ended: asyncio.Future[Break | None] = loop.create_future()
         self.asked: asyncio.Future[None] | None = None
         self.outbound: Outbound | None = None
         self.over = False

@@ -1,5 +1,7 @@
 """What an instance says of a prompt: how many tokens were cached, and log probabilities."""
 
+from __future__ import annotations  # else a union is made for each request
+
 from collections.abc import Callable
 
 from dynamod.message import tokens

@@ -89,6 +89,9 @@ class InFlightRequest:
                 raise
         except Exception as error:
             self._bug(error)
+        finally:
+            self.answer.close()
+            self.stages.close()
 
     async def _turn(self) -> Break | None:
         """One place and the attempt there: how it broke, None when the choice is over."""
@@ -107,7 +110,8 @@ class InFlightRequest:
 
     async def _send(self, placement: Placement, request: Request) -> Break | None:
         """Open an attempt at the instance and wait for its end: how it broke, None when the choice is over."""
-        self._waiting = None
+        task, self._waiting = self._waiting, None
+        assert task is not None
         instance, choice, answer = placement.instance, self.choice, self.answer
         placement.leave, placement.stays = self._displace, self._stays
         self.tried.add(instance.instance_id)
@@ -115,7 +119,7 @@ class InFlightRequest:
         answer.begin(placement)
         lost = partial(self._leave_instance, notify_engine=False)
         take = None if answer.received else prompt_taker(choice.sink, choice.index, request, choice.logprobs)
-        attempt = self._attempt = Attempt(answer.token, self.delta, lost, take)
+        attempt = self._attempt = Attempt(task.get_loop(), answer.token, self.delta, lost, take)
         outbound = self._transport.open(instance, request, attempt)
         self.tried.made_room.discard(instance.instance_id)
         if self._attempt is attempt:  # a transport inside the process may have refused it in the call

@@ -108,6 +108,11 @@ class Stages:
         for stage in reversed(overriding(self._stages, Stage, "place")):
             self.place = partial(stage.place, proceed=self.place)
 
+    def close(self) -> None:
+        """The choice is over: free the stages, which know it."""
+        self._stages = []
+        del self.place
+
     @property
     def suspect(self) -> bool:
         """Whether the choice may crash its instance."""

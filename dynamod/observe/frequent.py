@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -35,26 +36,33 @@ class FrequentLine:
 
     def __init__(self, logger: logging.Logger, template: str) -> None:
         self._logger, self._template = logger, template
+        self.forget()
+        _all.add(self)
+
+    def forget(self) -> None:
+        """The process is a new one: what waits is its parent's to write."""
         self._waiting: list[tuple[int, float, tuple[Any, ...]]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None  # whose timer writes what waits
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the last line, on whose clock `due` is
+        self._armed = False  # a timer writes what waits
         self._due = 0.0
         self._same: dict[str, Any] | None = None  # what all records have
-        _all.add(self)
 
     def log(self, level: int, *args: Any) -> None:
         """Write a line within PAUSE."""
         if self._same is None:
             self._same = _record(self._logger, self._template)
         self._waiting.append((level, time.time(), args))
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            loop = self._loop = asyncio.get_running_loop()
+            self._due, self._armed = 0.0, False
+        if self._armed:
             return
         if loop.time() >= self._due:
-            self.write()
-            self._due = loop.time() + PAUSE
+            self._write_due()
         else:
-            self._loop = loop
-            loop.call_at(self._due, self._write_due, loop)
+            self._armed = True
+            loop.call_at(self._due, self._write_due)
 
     def write(self) -> None:
         """Write what waits."""
@@ -71,10 +79,9 @@ class FrequentLine:
         for handler in holding:
             handler.write_held()
 
-    def _write_due(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is loop:
-            self._loop = None
-        self._due = loop.time() + PAUSE
+    def _write_due(self) -> None:
+        assert self._loop is not None
+        self._armed, self._due = False, self._loop.time() + PAUSE
         self.write()
 
 
@@ -85,6 +92,14 @@ def _record(logger: logging.Logger, template: str) -> dict[str, Any]:
         logger.name, logging.INFO, code.co_filename, caller.f_lineno, template, (), None, code.co_name
     )
     return made.__dict__
+
+
+def _forget() -> None:
+    for one in list(_all):
+        one.forget()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def write_waiting() -> None:

@@ -125,7 +125,11 @@ class ChatTemplate:
         return found
 
     def _charging(self, made: Callable[..., str]) -> Callable[..., str]:
-        return lambda *values, **options: self._charged(made(*values, **options))
+        def charged(*values: Any, **options: Any) -> str:
+            self._work.enter()
+            return self._charged(made(*values, **options))
+
+        return charged
 
     def _charged(self, text: str) -> str:
         self._work.charge(len(text))

@@ -49,7 +49,12 @@ class Work:
 
     def begin(self, bound: Bound) -> None:
         """A rendering begins in this thread."""
-        self._now.bound, self._now.made, self._now.begun = bound, 0, self._clock()
+        self._now.bound, self._now.made, self._now.begun = bound, 0, None
+
+    def enter(self) -> None:
+        """A filter begins: the first one starts the clock, which is a system call. Fuel bounds all before that."""
+        if getattr(self._now, "begun", 0.0) is None:
+            self._now.begun = self._clock()
 
     def charge(self, size: int) -> None:
         """A filter has made so many bytes. Raises TooMuch."""
@@ -59,7 +64,10 @@ class Work:
         now.made += size
         if now.made > bound.size:
             raise TooMuch(f"its filters make more than {bound.size} bytes")
-        if self._clock() - now.begun > bound.seconds:
+        spent = self._clock()
+        if now.begun is None:
+            now.begun = spent
+        if spent - now.begun > bound.seconds:
             raise TooMuch(f"it takes more than {bound.seconds:g} s")
 
 

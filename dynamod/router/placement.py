@@ -61,6 +61,7 @@ class Placement:
     def release(self) -> None:
         """The instance has no more to do with the request. Called again, it does nothing."""
         self.alone = False
+        self.leave, self.stays = _refuses, _remains
         self._router.finished(self)
         self._changed()
 

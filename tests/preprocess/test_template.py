@@ -300,7 +300,9 @@ def test_a_clock_ends_a_rendering_at_its_next_filter() -> None:
     work = Work(lambda: next(now))
     work.charge(10**12)  # not in a rendering
     work.begin(BOUNDS[0])
+    work.enter()
     work.charge(1)
+    work.enter()
     with pytest.raises(TooMuch, match=r"more than 0.125 s"):
         work.charge(1)
 

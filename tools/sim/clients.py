@@ -160,7 +160,7 @@ class Client:
     def _in_flight(self) -> InFlightRequest | None:
         """The request at its ingress, also that of a model on demand."""
         run = getattr(self.run, "inner", self.run)  # of a request under a claim
-        return run.in_flight[0] if isinstance(run, RequestRun) else None
+        return next(iter(run.in_flight), None) if isinstance(run, RequestRun) else None
 
     def _made_room(self) -> set[int]:
         """Instances to which the request may come back, because it left them only for the trial of another."""
