@@ -98,6 +98,7 @@ class Client:
         self.place: Place | None = None
         self.process: Process | None = None  # the ingress process that serves it
         self.run: Run | None = None
+        self._last: InFlightRequest | None = None
         self.ended: Callable[[Client], None] = lambda _client: None
         self._announced = False
 
@@ -160,7 +161,9 @@ class Client:
     def _in_flight(self) -> InFlightRequest | None:
         """The request at its ingress, also that of a model on demand."""
         run = getattr(self.run, "inner", self.run)  # of a request under a claim
-        return next(iter(run.in_flight), None) if isinstance(run, RequestRun) else None
+        if self._last is None and isinstance(run, RequestRun):
+            self._last = next(iter(run.in_flight), None)  # which leaves the run before the client hears of its end
+        return self._last
 
     def _made_room(self) -> set[int]:
         """Instances to which the request may come back, because it left them only for the trial of another."""

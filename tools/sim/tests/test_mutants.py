@@ -371,7 +371,7 @@ MUTANTS: list[tuple[Patch, int, str, set[str]]] = [
     (takes_doubled_frames, 0, "double", {"the text is the reference", "finished is complete"}),
     (keeps_load, 0, "none", {"load is released"}),
     (keeps_blocks_of_the_dead, 0, "crash,drain", {"the index knows the living"}),
-    (tries_again_where_it_was, 2, "crash,hang", {"no instance twice"}),
+    (tries_again_where_it_was, 4, "crash,hang", {"no instance twice"}),
     (never_looks_at_clocks, 2, "drop", {"clocks"}),
     (waits_for_the_silent, 2, "hang", {"the dead are left"}),
     (never_restarts, 0, "crash", {"what died is started again"}),
