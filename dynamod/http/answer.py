@@ -1,4 +1,7 @@
-"""Answers in one piece: JSON, which goes out with its header in one write."""
+"""Answers that are written in fewer steps than by aiohttp: JSON in one piece, and the headers of streams.
+
+Where anything is special, aiohttp writes the answer: HTTP/1.0, HEAD, a connection that closes, a client that has left.
+"""
 
 import time
 from collections.abc import Mapping
@@ -11,9 +14,12 @@ from aiohttp.abc import AbstractStreamWriter
 
 _date = (0, "")  # the second, and its text
 
+LAST_CHUNK = b"0\r\n\r\n"
+"""Ends a body with chunked framing."""
+
 
 class WholeAnswer(web.Response):
-    """A response whose body is bytes: where nothing is special, it writes what aiohttp would, in fewer steps."""
+    """A response whose body is bytes, and goes out with its header in one write."""
 
     _sent = False
 
@@ -29,25 +35,13 @@ class WholeAnswer(web.Response):
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Send it."""
+        body = self.body
+        plain = isinstance(body, bytes) and body and super().keep_alive is None and not self.prepared
+        head = header(request, self, f"Content-Length: {len(body)}") if plain else b""  # type: ignore[arg-type]
         transport = request.transport
-        lines = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
-        if (
-            transport is None
-            or transport.is_closing()
-            or self.prepared
-            or super().keep_alive is False  # by force_close
-            or not request.keep_alive
-            or request.version != HttpVersion11
-            or request.method == "HEAD"
-            or not isinstance(self.body, bytes)
-            or not self.body
-            or lines.count("\n") != len(self.headers)  # aiohttp refuses a line break in a value
-        ):
+        if not head or transport is None:
             return await super().prepare(request)
-        head = (
-            f"HTTP/1.1 {self.status} {self.reason}\r\n{lines}Content-Length: {len(self.body)}\r\nDate: {_now()}\r\n\r\n"
-        )
-        transport.write(head.encode() + self.body)
+        transport.write(head + body)  # type: ignore[operator]
         self._sent = True
         return None
 
@@ -55,6 +49,59 @@ class WholeAnswer(web.Response):
         """Nothing is left to send when `prepare` has sent all."""
         if not self._sent:
             await super().write_eof(data)
+
+
+class StreamedAnswer(web.StreamResponse):
+    """A response with chunked framing, which its owner writes: header, chunks and LAST_CHUNK."""
+
+    _sent = False
+
+    @property
+    def prepared(self) -> bool:
+        """Whether its header is out."""
+        return self._sent or super().prepared
+
+    @property
+    def keep_alive(self) -> bool | None:
+        """Whether the connection stays open after it; None: that is not known yet."""
+        return self._sent or super().keep_alive
+
+    def begin(self, request: web.BaseRequest) -> bytes:
+        """The header, which the caller writes with the first chunks; empty: aiohttp has to write it, by `prepare`."""
+        head = header(request, self, "Transfer-Encoding: chunked") if super().keep_alive is None else b""
+        self._sent = bool(head)
+        return head
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send the header, if `begin` has not given it."""
+        return None if self._sent else await super().prepare(request)
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """End the body, if its owner does not."""
+        if not self._sent:
+            await super().write_eof(data)
+
+
+def header(request: web.BaseRequest, response: web.StreamResponse, framing: str) -> bytes:
+    """The header of a response to an ordinary request, which counts as written. Empty: something is special.
+
+    `framing`: the line that says where the body ends.
+    """
+    transport, headers = request.transport, response.headers
+    if (
+        transport is None
+        or transport.is_closing()
+        or not request.keep_alive
+        or request.version != HttpVersion11
+        or request.method == "HEAD"
+    ):
+        return b""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
+        return b""  # aiohttp refuses a line break in a value
+    head = f"HTTP/1.1 {response.status} {response.reason}\r\n{lines}{framing}\r\nDate: {_now()}\r\n\r\n".encode()
+    request.writer.output_size += len(head)
+    return head
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

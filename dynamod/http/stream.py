@@ -13,6 +13,7 @@ from aiohttp import HttpVersion11, web
 
 from dynamod.message.errors import RequestError
 
+from .answer import LAST_CHUNK, StreamedAnswer
 from .errors import printable
 
 HIGH_WATER = 64 * 1024  # unsent bytes above which events wait in their source instead of in the transport
@@ -105,23 +106,26 @@ class EventStream:
         if source.error is not None:
             raise source.error
         self.committed = True
-        response = web.StreamResponse(headers={**_HEADERS, **headers})
+        response = StreamedAnswer(headers={**_HEADERS, **headers})
         if request.version < HttpVersion11:
             response.force_close()  # nothing else says where it ends
-        await response.prepare(request)
+        head = response.begin(request)
+        end = LAST_CHUNK if head else b""
+        if not head:
+            await response.prepare(request)
         self.transport = request.transport
         keep_alive = keep_alive or idle
-        while True:
-            self._flush(source, comment)
-            if not source.open:
-                break
+        while source.open:
+            self._flush(source, head, comment)
+            head = b""
             comment = await self._more(source, keep_alive)
             await request.writer.drain()
+        self._flush(source, head, comment + end)
         await response.write_eof()
         return response
 
-    def _flush(self, source: Source, comment: bytes = b"") -> None:
-        data = source.take() + comment
+    def _flush(self, source: Source, head: bytes = b"", tail: bytes = b"") -> None:
+        data = head + source.take() + tail
         transport = self.transport
         if data and transport is not None and not transport.is_closing():
             transport.write(data)

@@ -57,6 +57,8 @@ def whole_input(tokens: int, context_length: int, param: str) -> None:
 
 def tools(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
     """Tools are functions with names and schemas, and a tool that must be called is one of them."""
+    if tools is None and choice is None:
+        return
     names = [_function_name(tool) for tool in tools or ()]
     for position, tool in enumerate(tools or ()):
         where = f"tools[{position}]"

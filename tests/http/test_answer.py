@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from dynamod.http import answer
 from dynamod.http.answer import WholeAnswer, json_response
 from dynamod.http.context import RequestContext
 from dynamod.http.routes import Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
+from dynamod.http.stream import EventFrames, EventStream
 from tests.ports import listener
 
 BODY = b'{"a":"\xc3\xa4"}'
@@ -34,12 +36,42 @@ async def large(_context: RequestContext) -> web.Response:
 
 
 async def closing(_context: RequestContext) -> web.Response:
-    answer = json_response({})
-    answer.force_close()
-    return answer
+    found = json_response({})
+    found.force_close()
+    return found
 
 
-HANDLERS = {"/fast": fast, "/slow": slow, "/evil": evil, "/large": large, "/closing": closing}
+class Two:
+    """A source with an event at once, and another a moment later."""
+
+    open, error = True, None
+
+    def __init__(self) -> None:
+        self.changed, self.left = asyncio.Event(), [b"4\r\none\n\r\n"]
+        asyncio.get_running_loop().call_later(0.05, self.end)
+
+    def end(self) -> None:
+        self.left.append(b"4\r\ntwo\n\r\n")
+        self.open = False
+        self.changed.set()
+
+    def pending(self, committed: bool) -> bool:
+        return bool(self.left)
+
+    def take(self) -> bytes:
+        data = b"".join(self.left)
+        self.left.clear()
+        return data
+
+    def last(self) -> float:
+        return 0.0
+
+
+async def stream(context: RequestContext) -> web.StreamResponse:
+    return await EventStream(EventFrames(True)).serve(Two(), context.request, {"X-Of": "ü", **context.headers}, 0)
+
+
+HANDLERS = {"/stream": stream, "/fast": fast, "/slow": slow, "/evil": evil, "/large": large, "/closing": closing}
 
 
 @pytest.fixture
@@ -66,9 +98,9 @@ async def talk(port: int, *requests: str) -> bytes:
     return found
 
 
-def unordered(answer: bytes) -> tuple[list[bytes], bytes]:
+def unordered(found: bytes) -> tuple[list[bytes], bytes]:
     """The lines of the header in one order, without the time, and the rest."""
-    head, rest = answer.split(b"\r\n\r\n", 1)
+    head, rest = found.split(b"\r\n\r\n", 1)
     return sorted(re.sub(rb"(?m)^Date: \w{3}, \d\d \w{3} \d{4} [\d:]{8} GMT", b"Date: now", head).split(b"\r\n")), rest
 
 
@@ -88,10 +120,24 @@ async def test_the_bytes_are_those_of_aiohttp(port: int, request_line: str) -> N
     assert b"Date: now" in unordered(mine)[0]
 
 
+async def test_a_stream_is_as_aiohttp_writes_it(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = await talk(port, "GET /stream HTTP/1.1")
+    monkeypatch.setattr(answer, "header", lambda *_: b"")
+    its = await talk(port, "GET /stream HTTP/1.1")
+    assert unordered(mine) == unordered(its)
+    assert mine.endswith(b"\r\n\r\n4\r\none\n\r\n4\r\ntwo\n\r\n0\r\n\r\n(open)")
+
+
+async def test_a_connection_serves_streams_and_answers(port: int) -> None:
+    answers = await talk(port, *["GET /stream HTTP/1.1", "GET /fast HTTP/1.1"] * 2)
+    assert answers.count(b"HTTP/1.1 200 OK") == 4
+    assert answers.endswith(BODY + b"(open)")
+
+
 async def test_a_connection_serves_many_answers(port: int) -> None:
-    answer = await talk(port, *["GET /fast HTTP/1.1"] * 3)
-    assert answer.count(b"HTTP/1.1 200 OK") == answer.count(BODY) == 3
-    assert answer.endswith(BODY + b"(open)")
+    found = await talk(port, *["GET /fast HTTP/1.1"] * 3)
+    assert found.count(b"HTTP/1.1 200 OK") == found.count(BODY) == 3
+    assert found.endswith(BODY + b"(open)")
 
 
 async def test_a_line_break_in_a_header_is_refused(port: int) -> None:
@@ -99,9 +145,9 @@ async def test_a_line_break_in_a_header_is_refused(port: int) -> None:
 
 
 async def test_an_answer_that_closes_its_connection(port: int) -> None:
-    answer = await talk(port, "GET /closing HTTP/1.1", "GET /fast HTTP/1.1")
-    assert answer.endswith(b"\r\n\r\n{}")
-    assert b"Connection: close" in answer
+    found = await talk(port, "GET /closing HTTP/1.1", "GET /fast HTTP/1.1")
+    assert found.endswith(b"\r\n\r\n{}")
+    assert b"Connection: close" in found
 
 
 async def test_a_large_answer_is_whole_for_a_slow_client(port: int) -> None:
@@ -114,7 +160,7 @@ async def test_a_large_answer_is_whole_for_a_slow_client(port: int) -> None:
     writer.close()
 
 
-async def test_what_is_out_is_prepared_and_keeps_the_connection() -> None:
-    answer = WholeAnswer(body=b"x")
-    assert not answer.prepared
-    assert not answer.keep_alive
+async def test_an_answer_that_is_not_out_is_not_prepared() -> None:
+    found = WholeAnswer(body=b"x")
+    assert not found.prepared
+    assert not found.keep_alive

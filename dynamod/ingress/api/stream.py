@@ -145,8 +145,9 @@ class StreamWriter(ResponseWriter):
             if self._usage:
                 metrics = self.request_metrics() if self._metrics else None
                 self._ready.append(self._frames.chunk(None, self.usage(self.completion_tokens), metrics=metrics))
-            self._ready.append(self._frames.done())
-        self.events.push(self)
+            self._ready.append(self._frames.done())  # which goes out with the end of the body, after `close`
+        else:
+            self.events.push(self)
 
     def _failed(self, error: RequestError) -> None:
         if not self.events.committed:
