@@ -11,6 +11,7 @@ import pytest
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.processor import Explain
 from dynamod.message.discovery import ModelCard
+from dynamod.observe.frequent import write_waiting
 from dynamod.worker.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("toys")
@@ -44,6 +45,7 @@ async def test_a_member_of_nvext_a_section_of_cards_and_a_need(
         (decision,) = await house.ref.ask(Explain(answer["id"]), timeout=5)
         assert (decision["chosen"], decision["colour"]) == (red.instance.instance_id, "red")
         assert [why for _, why in decision["excluded"]] == ["is not red"]
+    write_waiting()
     lines = [one.getMessage() for one in caplog.records if "request id=" in one.getMessage()]
     assert [line.endswith(" colour=red") for line in lines] == [True] * 4
     status, answer = await chat(url, colour="blue")

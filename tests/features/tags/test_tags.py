@@ -1,5 +1,7 @@
 """Tags of requests, labels of workers: the need, the metric, what is refused."""
 
+import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from dynamod.features.tags.ingress import DISTINCT, families, labels_of
 from dynamod.ingress.processor import Explain
 from dynamod.message.discovery import ModelCard
+from dynamod.observe.frequent import write_waiting
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
 
@@ -40,8 +43,45 @@ async def test_a_label_decides_where_a_request_goes(labelled: Any, house: Any, c
             assert decision["chosen"] == labelled.worker.instance.instance_id
             assert decision["tags"] == "team=blue,tag=x,tag=eu"
             assert [why for _, why in decision["excluded"]] == ["lacks the label x"]
+    write_waiting()
     lines = [one.getMessage() for one in caplog.records if "request id=" in one.getMessage()]
     assert [line.endswith(" tags=team=blue,tag=x,tag=eu") for line in lines] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/messages", CHAT),
+        ("/v1/responses", {"input": "hello", "max_output_tokens": 16, "store": False}),
+    ],
+)
+async def test_the_other_dialects_take_tags_too(
+    labelled: Any, house: Any, caplog: Any, path: str, fields: dict[str, Any]
+) -> None:
+    caplog.set_level("INFO", "dynamod.frontend")
+    for _ in range(3):
+        status, answer = await ask(labelled.url, ["team=blue", "tag=x"], path, **fields)
+        assert status == 200, answer
+    write_waiting()
+    lines = [one.getMessage() for one in caplog.records if "request id=" in one.getMessage()]
+    assert [line.endswith(" tags=team=blue,tag=x") for line in lines] == [True] * 3
+    for line in lines:
+        (decision,) = await house.ref.ask(Explain(line.split(" id=")[1].split()[0]), timeout=5)
+        assert decision["chosen"] == labelled.worker.instance.instance_id
+    status, answer = await ask(labelled.url, ["tag=y"], path, **fields)
+    assert status == 400, answer
+    assert "`nvext.tags` has tag=y, but no worker of the model has the label" in answer["error"]["message"]
+
+
+async def test_a_text_engine_does_not_get_tags(house: Any, serve: Any, until: Any, words: Any) -> None:
+    processor = await house.start()
+    member = await house.worker(words.Manual, sections={"tags": {"labels": ["x"]}})
+    await until(lambda: "sample" in processor.cards)
+    asked = asyncio.create_task(ask(await serve(), ["team=blue", "tag=x"]))
+    await until(lambda: member.engine.requests)
+    sent = json.loads(member.engine.requests[0].body)
+    assert sent == {"model": "sample", "nvext": {}, **CHAT}
+    asked.cancel()
 
 
 async def test_other_tags_route_nothing(labelled: Any, house: Any) -> None:
