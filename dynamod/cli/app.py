@@ -51,6 +51,7 @@ config_app = typer.Typer(
 )
 app.add_typer(config_app, name="config")
 app.add_typer(infra.app, name="infra")
+app.add_typer(doctor.app, name="doctor")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -258,7 +259,6 @@ def stop(
     ask(STOP, StopArguments(graph=graph or "", timeout=timeout), words, socket, output, any_release=True)
 
 
-app.command(epilog=examples("dynamo doctor", "dynamo doctor --port 9000 --output json"))(doctor.doctor)
 app.command(epilog=examples("dynamo pull Qwen/Qwen3-0.6B", "dynamo pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M"))(
     models.pull
 )

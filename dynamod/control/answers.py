@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dynamod.message.bounded import Bounded
 from dynamod.message.rows import Row
 
 
@@ -97,6 +98,24 @@ class Look(Daemon, frozen=True):
     instances: dict[str, str] = {}
     vitals: dict[str, Vitals] = {}
     statistics: dict[str, Any] = {}
+
+
+class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """A process, and what its bounded structures hold.
+
+    `rss`: bytes in memory; 0 where the kernel does not tell. `pss`: the same with each page divided by the number of
+    processes that share the page; null where the kernel does not tell. `descendants`: bytes in memory of the processes
+    that the process has started, without the processes of the list. `error`: why the process says nothing of its
+    structures.
+    """
+
+    process: str = ""
+    pid: int = 0
+    rss: int = 0
+    pss: int | None = None
+    descendants: int = 0
+    bounded: list[Bounded] = []
+    error: str = ""
 
 
 class LogLines(msgspec.Struct, frozen=True):

@@ -3,7 +3,17 @@
 from dynamod.extension.command import Command, NoArguments
 from dynamod.message.rows import Row
 
-from .answers import Drained, GraphStatus, JsonObject, LogLines, Look, Reloaded, Status, Stopped
+from .answers import (
+    Drained,
+    GraphStatus,
+    JsonObject,
+    LogLines,
+    Look,
+    ProcessMemory,
+    Reloaded,
+    Status,
+    Stopped,
+)
 from .arguments import (
     DrainArguments,
     ExplainArguments,
@@ -26,6 +36,12 @@ INSPECT = Command(
     list[JsonObject],
     "Actors of the daemon and of its processes: mailboxes, messages, stacks of tasks.",
     subject="actor",
+)
+MEMORY = Command(
+    "memory",
+    NoArguments,
+    list[ProcessMemory],
+    "Memory of the daemon and its processes, and what their bounded structures hold.",
 )
 METRICS = Command("metrics", NoArguments, str, "Statistics of all processes as Prometheus text.", path="metrics")
 EXPLAIN = Command(

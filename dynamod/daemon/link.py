@@ -34,6 +34,7 @@ from dynamod.message.node import (
     Welcome,
 )
 from dynamod.message.protocol import PROTOCOL
+from dynamod.observe.bounded import bounded
 from dynamod.runtime.liveness import Clocks, Verdict
 from dynamod.transport.channel import Channel
 from dynamod.transport.unix import Listener
@@ -240,6 +241,7 @@ class LinkServer(Actor):
         self._clocks, self._greeted = clocks, greeted
         self.lease = registry.grant()  # of what the daemon itself puts
         self._exited: deque[str] = deque()
+        bounded(self, "ended processes", REMEMBERED, lambda one: len(one._exited), "processes")
         self._judged: dict[int, str] = {}  # key of each lease whose process is slow or stuck
         self._listener = Listener(str(path), lambda: self._connection(self._clocks, self._greeted).channel)
 

@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from dynamod.observe.bounded import bounded
 from dynamod.observe.lines import HumanLines, MarkedLines
 from dynamod.observe.logstore import LogStore
 
@@ -19,6 +20,7 @@ class Recent(logging.Handler):
         self._log_store = log_store
         self._lines: deque[tuple[int, str, str]] = deque(maxlen=KEPT)
         self.number = 0
+        bounded(self, "recent log lines", KEPT, lambda one: len(one._lines), "lines")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Number the line, keep it and write it."""

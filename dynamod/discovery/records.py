@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
@@ -11,6 +12,7 @@ from msgspec import Meta
 from dynamod.actor import Total
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.protocol import OLDEST_NODE, PROTOCOL, works_with
+from dynamod.observe.bounded import bounded
 
 from .base import Watcher
 
@@ -28,6 +30,10 @@ _looked_at: dict[str, int] = {}
 """By key: the hash of the value whose unknown fields were counted."""
 REMEMBERED = 1000
 REMEMBERED_VALUES = 10_000
+
+
+bounded(sys.modules[__name__], "registry values read", REMEMBERED_VALUES, lambda _: len(_looked_at), "keys")
+bounded(sys.modules[__name__], "registry values ignored", REMEMBERED, lambda _: len(_said), "keys")
 
 
 class RecordStatistics(msgspec.Struct, frozen=True):

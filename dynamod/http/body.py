@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from dynamod.message.errors import BadRequest, Overloaded, TooLarge
+from dynamod.observe.bounded import bounded
 
 from .errors import TooSlow, UnsupportedMedia
 
@@ -74,6 +75,7 @@ class BodyBudget:
         self._limit = limit
         self._freed = freed
         self._timer: asyncio.TimerHandle | None = None
+        bounded(self, "request bodies", limit, lambda one: one.used, "bytes")
 
     def share(self) -> "Share":
         """One request's part, which is given back at the end of its `with`."""

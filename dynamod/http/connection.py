@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import ContentEncodingError, LineTooLong
 
 from dynamod.message.errors import BadRequest, Internal, RequestError
+from dynamod.observe.bounded import bounded
 
 from .body import unsupported_encoding
 from .context import common_headers, request_id
@@ -159,6 +160,7 @@ class HttpServer(web.Server):
         self._client_timeout = client_timeout
         self._most = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE, 16)
         self._full = False
+        bounded(self, "HTTP connections", self._most, lambda one: len(one.connections), "connections")
 
     def waits(self) -> bool:
         """Whether a connection has not sent its first request."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dynamod.observe.bounded import bounded
 from dynamod.observe.metrics import Buckets, Definition
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Metrics:
         self.disconnected_clients = 0
         self.unknown_fields = 0
         self.unsupported_fields: Counter[str] = Counter()  # that were left out, by field
+        bounded(self, "models with metrics", MAX_MODELS, lambda one: len(one.models), "models")
 
     def model(self, name: str) -> ModelMetrics:
         """Counters of a served model, by its name in lower case as in NVIDIA Dynamo."""

@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from dynamod.observe.bounded import bounded
+
 EARNS = 4
 """One of so many blocks that went must be asked for again, or fewer are kept from then on."""
 
@@ -19,6 +21,7 @@ class IdleLimit:
         self._most = most
         self._gone: OrderedDict[int, None] = OrderedDict()  # the last ones
         self._unused = 0
+        bounded(self, "removed KV blocks", most, lambda one: len(one._gone), "blocks")
 
     def evicted(self, names: Iterable[int]) -> None:
         """These went."""

@@ -7,6 +7,8 @@ until room is needed; the least recently freed goes first, and of one sequence t
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
+from dynamod.observe.bounded import bounded
+
 Block = Hashable
 """A full block's sequence hash, or a `PartialBlock`."""
 
@@ -37,6 +39,7 @@ class BlockPool:
         self._stored, self._removed = stored, removed
         self._active: dict[Block, int] = {}  # sequences that use it
         self._cached: OrderedDict[Block, None] = OrderedDict()
+        bounded(self, "KV blocks", capacity, lambda one: one.active + one.cached, "blocks")
 
     @property
     def active(self) -> int:

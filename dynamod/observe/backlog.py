@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
+from .bounded import bounded
+
 T = TypeVar("T")
 
 LIMIT = 1 << 20
@@ -43,6 +45,7 @@ class Backlog(Generic[T]):
         self._busy = False
         self._thread: threading.Thread | None = None
         _all.add(self)
+        bounded(self, "log lines to write", limit, lambda one: one._size, "characters")
 
     @property
     def idle(self) -> bool:

@@ -31,6 +31,18 @@ def _resident(pid: int, proc: Path, own: bool) -> int:
         return 0
 
 
+def proportional(pid: int, proc: Path = PROC) -> int | None:
+    """Bytes of a process alone, where each page counts by the number of processes that share the page.
+
+    None when the process has ended, or where the kernel does not tell.
+    """
+    try:
+        lines = (proc / str(pid) / "smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
 @contextmanager
 def replacing(pids: Iterable[int]) -> Iterator[None]:
     """Meanwhile `returned()` has what these processes hold: they end before those start that are looked at."""

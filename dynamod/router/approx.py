@@ -60,6 +60,9 @@ class ApproxIndex:
         for key in [key for key in self._until if key[0] == worker]:
             del self._until[key]
 
+    def __len__(self) -> int:
+        return len(self._until)
+
     def statistics(self) -> IndexStatistics:
         """A snapshot."""
         return self._index.statistics()

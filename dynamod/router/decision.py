@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from dynamod.observe.bounded import bounded
+
 KEPT = 16
 """The most candidates, and the most instances that could not take the request, that a decision keeps."""
 
@@ -86,6 +88,7 @@ class DecisionLog:
     def __init__(self, capacity: int = 1000) -> None:
         self._capacity = capacity
         self._requests: OrderedDict[str, list[Decision]] = OrderedDict()
+        bounded(self, "kept decisions", capacity, len, "requests")
 
     def add(self, decision: Decision) -> None:
         """Keep a decision."""

@@ -14,10 +14,13 @@ import msgspec
 
 from dynamod.kvcache.hashes import block_hashes as prompt_blocks
 from dynamod.message.discovery import Instance
+from dynamod.observe.bounded import bounded
 
+from .approx import MAX_BLOCKS as GUESSED_BLOCKS
 from .cost import applied
 from .decision import KEPT, Candidate, Decision
 from .eligible import ALL_ABLE, Eligible, Prompt
+from .index import MAX_BLOCKS as INDEX_BLOCKS
 from .overlap import MakeSource
 from .policies import policy_class
 from .policies.base import Choice, Question, choose
@@ -71,6 +74,10 @@ class Router:
         self._turn = 0
         self._sessions: OrderedDict[str, int] = OrderedDict()
         self._decisions = self._blocks = self._overlap = self._regret = self._shadow_differs = 0
+        of = f"{model}, {pool}" if pool else model
+        bounded(self, "router index", INDEX_BLOCKS, lambda one: one.state.index.statistics().blocks, "blocks", of)
+        bounded(self, "router index, guessed", GUESSED_BLOCKS, lambda one: len(one.state.approx), "blocks", of)
+        bounded(self, "router sessions", SESSIONS, lambda one: len(one._sessions), "sessions", of)
 
     def decide(
         self,

@@ -20,6 +20,8 @@ from dynamod.http.metrics import HttpStatistics
 from dynamod.http.metrics import families as http_families
 from dynamod.http.metrics import statistics as http_statistics
 from dynamod.message import newer
+from dynamod.message.bounded import Bounded
+from dynamod.observe.bounded import holdings
 from dynamod.observe.metrics import Row, exposition, families, labelled, load, snake
 
 if TYPE_CHECKING:
@@ -74,10 +76,15 @@ class ProcessStatistics(msgspec.Struct, frozen=True):
     pools: dict[str, PoolFacts] = {}
 
 
-async def report(process_context: "ProcessContext", question: str) -> str | ProcessStatistics:
-    """The reply to the daemon's question: all families as text for `metrics`, plain numbers for `statistics`."""
+async def report(process_context: "ProcessContext", question: str) -> str | ProcessStatistics | list[Bounded]:
+    """The reply to the daemon's question.
+
+    `metrics`: all families as text. `statistics`: plain numbers. `bounded`: what bounded structures hold.
+    """
     if question == "statistics":
         return process_statistics(process_context)
+    if question == "bounded":
+        return bounded_structures(process_context.system)
     await load()
     servers = chain.from_iterable(map(http_families, process_context.http))
     own = labelled(servers, "process", process_context.plan.name)
@@ -96,6 +103,12 @@ def process_statistics(process_context: "ProcessContext") -> ProcessStatistics:
         loading=tuple(name for one in found for name in getattr(one.own, "loading", ())),
         pools={one.kernel.path.lstrip("/"): _pool(one.own) for one in found if getattr(one.own, "pool", "")},
     )
+
+
+def bounded_structures(system: System) -> list[Bounded]:
+    """What the bounded structures of this process hold, mailboxes included."""
+    boxes = [(report.kernel.path or "/", report.kernel.mailbox) for report in reports(system)]
+    return [*holdings(), *(Bounded("mailbox", path, box.depth, box.capacity, "messages") for path, box in boxes)]
 
 
 def _numbers(struct: msgspec.Struct) -> dict[str, float | None]:

@@ -13,6 +13,7 @@ import msgspec
 
 from dynamod.message.errors import BadRequest, Overloaded
 from dynamod.message.worker import Grammar
+from dynamod.observe.bounded import bounded
 
 from . import child
 from .child import SECONDS, Verdict
@@ -114,6 +115,7 @@ class GrammarChecks:
         self._compiler = compiler or Compiler()
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self._lock = asyncio.Lock()
+        bounded(self, "checked grammars", KEPT, lambda one: len(one._known), "grammars")
 
     async def check(self, field: str, grammar: Grammar) -> None:
         """Refuse what cannot be compiled. `field`: which asks for it. Raises BadRequest, Overloaded."""

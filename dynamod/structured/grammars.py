@@ -9,6 +9,7 @@ from llguidance import LLMatcher
 
 from dynamod.message.errors import EngineFailed
 from dynamod.message.worker import Grammar
+from dynamod.observe.bounded import bounded
 
 from .matcher import Matcher
 from .source import LIMITS, source
@@ -26,6 +27,7 @@ class Grammars:
         self._vocabulary: Vocabulary | None = None
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
+        bounded(self, "compiled grammars", KEPT, lambda one: len(one._compiled), "grammars")
 
     def ready(self, grammar: Grammar) -> bool:
         """Whether `matcher` returns at once."""

@@ -12,6 +12,7 @@ from dynamod.control.answers import (
     LogLines,
     Look,
     Problem,
+    ProcessMemory,
     Reloaded,
     Status,
     Stopped,
@@ -79,6 +80,9 @@ LOOK = {
     "statistics": {"agg/Worker.0": {"mailboxes": {}, "engines": {}, "http": None}},
 }
 
+HELD = {"name": "router index", "of": "m", "count": 3, "bound": 4, "unit": "blocks"}
+MEMORY = {"process": "agg/Worker.0", "pid": 7, "rss": 8, "pss": 4, "descendants": 0, "bounded": [HELD], "error": ""}
+
 
 @pytest.mark.parametrize(
     ("kind", "value"),
@@ -91,6 +95,8 @@ LOOK = {
         (Status, {**STATUS, "cluster": None}),
         (Vitals, {"cpu": 0.5, "rss": 4096}),
         (Look, LOOK),
+        (ProcessMemory, MEMORY),
+        (ProcessMemory, {**MEMORY, "pss": None, "bounded": [], "error": "does not answer: TimeoutError"}),
         (LogLines, {"lines": ["a"], "next": {"here": 4}}),
         (Drained, {"drained": "Worker"}),
         (Stopped, {"stopped": "agg"}),

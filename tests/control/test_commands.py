@@ -1,5 +1,6 @@
 """How commands find what a name means: one graph, none, or several."""
 
+import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -160,8 +161,8 @@ async def test_names_that_mean_nothing_or_too_much() -> None:
 class Process:
     """A process that answers so, or not at all."""
 
-    def __init__(self, name: str, **told: Any) -> None:
-        self.name, self.told = name, told
+    def __init__(self, name: str, pid: int = 0, **told: Any) -> None:
+        self.name, self.pid, self.told = name, pid, told
 
     async def ask(self, question: str, _arguments: Any = None, *, timeout: float) -> Any:
         assert timeout > 0
@@ -212,6 +213,20 @@ async def test_who_does_not_answer_is_a_finding() -> None:
         {"process": "a", "path": "/W"},
         {"process": "quiet", "path": "", "error": "does not answer: TimeoutError"},
     ]
+
+
+async def test_memory_of_the_daemon_and_of_processes_that_answer_or_not() -> None:
+    held = {"name": "kept decisions", "count": 3, "bound": 1000, "unit": "requests", "later": True}
+    pid = os.getppid()  # the kernel tells its memory
+    processes = Process("agg/ingress.0", pid, bounded=[held]), Process("agg/Worker.0", pid), Process("agg/Worker.1")
+    async with System(seed=1) as system:
+        daemon, ingress, quiet = await asked(system, *processes).call("memory", {})  # one has not started
+    assert (daemon["process"], daemon["pid"], daemon["error"]) == ("dynamod", os.getpid(), "")
+    assert "mailbox" in {one["name"] for one in daemon["bounded"]}
+    assert min(daemon["rss"], ingress["rss"]) > 1 << 20
+    assert ingress["bounded"] == [{"name": "kept decisions", "of": "", "count": 3, "bound": 1000, "unit": "requests"}]
+    assert (quiet["process"], quiet["bounded"]) == ("agg/Worker.0", [])
+    assert quiet["error"] == "does not answer: TimeoutError"
 
 
 @pytest.mark.parametrize(

@@ -127,3 +127,40 @@ def test_what_is_wrong_is_named_with_a_remedy(machine: Any) -> None:
     code, found = findings(machine, DYNAMOD_CLUSTER="auto", ETCD_ENDPOINTS="ftp://other")
     assert code == 1
     assert "ETCD_ENDPOINTS" in found["cluster"][0]["found"]
+
+
+@together
+def test_memory_of_each_process_and_what_its_structures_hold(machine: Any) -> None:
+    command = machine.start(
+        *("dynamo", "serve", "graphs.agg_router:Frontend", "-f", "configs/agg_router.yaml", "--Frontend.port=0"),
+        "--Worker.ServiceArgs.workers=1",
+    )
+    url = command.ready()
+    for number in range(3):
+        machine.chat(url, f"{number} is a question of more than one block of tokens: " + "why? " * 40)
+
+    def told() -> dict[str, Any]:
+        return {one["process"]: one for one in machine.run("dynamo", "doctor", "memory", "--output", "json").json}
+
+    def held(process: str, name: str) -> dict[str, Any]:
+        (one,) = [one for one in told()[f"agg_router/{process}"]["bounded"] if one["name"] == name]
+        return one
+
+    found, rows = told(), machine.ps()
+    assert found.keys() == {"dynamod", "agg_router/ingress.0", "agg_router/Worker.0"}
+    assert {row["process"]: row["pid"] for row in rows} == {name: found[name]["pid"] for name in [*found][1:]}
+    for one in found.values():
+        assert one["rss"] > 10 << 20, one
+        assert one["pss"] is None or 0 < one["pss"] <= one["rss"]
+        assert one["descendants"] < 1 << 30
+        assert (one["error"], [box for box in one["bounded"] if box["name"] == "mailbox"] != []) == ("", True)
+        assert all(0 <= here["count"] <= here["bound"] for here in one["bounded"]), one
+    decisions = held("ingress.0", "kept decisions")
+    assert decisions == {"name": "kept decisions", "of": "", "count": 3, "bound": 1000, "unit": "requests"}
+    assert held("ingress.0", "router index")["of"] == "sample"
+    machine.until(lambda: held("ingress.0", "router index")["count"] == held("Worker.0", "KV blocks")["count"] > 2)
+
+    lines = machine.run("dynamo", "doctor", "memory").out.splitlines()
+    assert any("kept decisions" in line and "1,000 requests" in line and "0.3%" in line for line in lines)
+    assert "further structures are empty" in lines[-1]
+    command.end()

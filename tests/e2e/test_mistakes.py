@@ -57,6 +57,8 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo serve configs/agg.yaml", ["configs/agg.yaml", "dynamo serve -f configs/agg.yaml"]),
     ("dynamo serve graphs.agg:Frontend -f flow.yaml", ["flow.yaml:2", 'write "${MODEL}" in quotes']),
     ("dynamo doctor --port 99999", ["--port", "65535"]),
+    ("dynamo doctor memory --socket /no/where.sock", ["no daemon", "/no/where.sock"]),
+    ("dynamo doctor --port 80 memory", ["--port", "before memory"]),
     ("dynamo serve graphs.agg:Frontend -f nothere.yaml", ["nothere.yaml"]),
     ("dynamo serve graphs.agg:Frontend -f wrong.yaml", ["wrong.yaml:3", "prot", "did you mean 'port'", "host"]),
     ("dynamo serve graphs.agg:Frontend -f torn.yaml", ["torn.yaml:3"]),

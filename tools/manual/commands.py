@@ -72,7 +72,8 @@ def _walk(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
 def _command(name: str, command: Any) -> str:
     given = [one for one in command.params if not getattr(one, "hidden", False) and one.name not in TYPERS]
     words = [f"[{word}]" if not one.required else word for one in given if (word := _word(one))]
-    usage = " ".join([name, *words, *(["COMMAND"] if hasattr(command, "commands") else []), "[OPTIONS]"])
+    further = "[COMMAND]" if getattr(command, "invoke_without_command", False) else "COMMAND"
+    usage = " ".join([name, *words, *([further] if hasattr(command, "commands") else []), "[OPTIONS]"])
     kinds = get_type_hints(command.callback) if command.callback is not None else {}
     rows = [_option(one, kinds.get(one.name)) for one in given]
     parts = [f"## {name}", " ".join((command.help or "").split()), fenced([usage], "sh")]

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dynamod.observe.bounded import bounded
+
 KEPT = 1000
 """Lines; a traceback of several processes has some hundreds."""
 
@@ -33,6 +35,7 @@ class StartOutput:
 
     def __init__(self, *, notes: bool = True) -> None:
         self.lines: deque[str] = deque(maxlen=KEPT)
+        bounded(self, "output of the engine's start", KEPT, lambda one: len(one.lines), "lines")
         self._notes = notes
         self._saved = [os.dup(1), os.dup(2)]
         reader, writer = os.pipe()

@@ -12,6 +12,7 @@ from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import Generate, Request
 from dynamod.migration.stages import CAUSE, MakeStage
+from dynamod.observe.bounded import bounded
 
 from .stage import IsolationStage
 
@@ -31,6 +32,7 @@ class RequestSuspicions:
     def __init__(self, view: View, now: Callable[[], float], node: Callable[[], str]) -> None:
         self._view, self._now, self._node = view, now, node
         self._known: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # -> since when; the cause if it is guilty
+        bounded(self, "suspect requests", MOST, lambda one: len(one._known), "requests")
 
     async def cause(self, instance: Instance, timeout: float | None = None) -> str:
         """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or the cause is unknown.

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dynamod.observe.bounded import bounded
+
 from .arima import by_arima
 from .settings import Predictor
 
@@ -85,6 +87,7 @@ class Arrivals:
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._ticks: deque[_Tick] = deque(maxlen=MOST_TICKS)
+        bounded(self, "ticks of demand", MOST_TICKS, lambda one: len(one._ticks), "ticks")
 
     def add(self, services: Sequence[float], context: int) -> None:
         """A tick: seconds that each prompt takes that has come, and the KV tokens in use at its end."""

@@ -11,6 +11,7 @@ import msgspec
 from dynamod.extension import installed
 from dynamod.message.errors import UserError
 from dynamod.message.pools import Pool
+from dynamod.observe.bounded import bounded
 
 from .controller import Controller, Tick
 from .observation import Observation, WorkerLoad
@@ -108,6 +109,7 @@ class PlannedPool:
         self.component, self.kind = component, kind
         self.workers: dict[int, WorkerView] = {}  # ready ones, by lease
         self.records: deque[Record] = deque(maxlen=KEPT)
+        bounded(self, "explained ticks", KEPT, lambda one: len(one.records), "ticks", component)
         self._starts = StartTimes()
         self.expected = self._decided = 0
         """Workers that are there, or starting, as far as is known; the second: when something was done last."""

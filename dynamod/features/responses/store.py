@@ -23,6 +23,7 @@ from dynamod.ingress.api.endpoint import Frontend
 from dynamod.ingress.own_folder import own_folder, refuse_newer
 from dynamod.message.errors import Overloaded, UserError
 from dynamod.message.openai import Message
+from dynamod.observe.bounded import bounded
 
 from .messages import InputItem
 from .settings import ResponsesSettings
@@ -77,6 +78,7 @@ class ResponseStore:
         self._path = own_folder(folder, "responses_dir") / FILE if folder else None
         self._late = LATE if folder else ()
         self._thread = ThreadPoolExecutor(1, "responses")
+        self._count = self._size = 0  # of the responses that are kept, as the thread has read them last
         try:
             if self._path is None:  # one connection: another one would have another memory
                 self._memory = sqlite3.connect(":memory:", check_same_thread=False)
@@ -88,10 +90,14 @@ class ResponseStore:
                     refuse_newer(self._path, "responses_dir", found, FORMAT)
                 database.execute("PRAGMA journal_mode = WAL")
                 database.executescript(_TABLES)
+                self._measure(database)
                 if not found:  # the tables are new, or of a release before 0.2.0, which has these and writes no number
                     database.execute(f"PRAGMA user_version = {FORMAT}")
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"responses_dir: {self._path}: {error}", "choose another folder") from None
+        where = "file" if folder else "memory"
+        bounded(self, "kept responses", limit, lambda one: one._size, "bytes", where)
+        bounded(self, "kept responses", most, lambda one: one._count, "responses", where)
 
     def put(self, name: str, stored: StoredResponse) -> "Future[None] | None":
         """Keep a response, which is done when the result is; the log says so when that cannot be done."""
@@ -115,7 +121,13 @@ class ResponseStore:
 
     async def remove(self, name: str) -> bool:
         """Keep it no more; whether it was there. Raises Overloaded."""
-        return await self._do(lambda database: _remove(database, name))
+
+        def work(database: sqlite3.Connection) -> bool:
+            found = _remove(database, name)
+            self._measure(database)
+            return found
+
+        return await self._do(work)
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
@@ -166,11 +178,16 @@ class ResponseStore:
             self._places.release()
 
     def _make_room(self, database: sqlite3.Connection) -> None:
-        count, size = database.execute("SELECT count(*), total(size) FROM responses").fetchone()
-        while count > self._most or size > self._limit:
+        self._measure(database)
+        while self._count > self._most or self._size > self._limit:
             name, less = database.execute("SELECT id, size FROM responses ORDER BY used LIMIT 1").fetchone()
             _remove(database, name)
-            count, size = count - 1, size - less
+            self._count, self._size = self._count - 1, self._size - less
+
+    def _measure(self, database: sqlite3.Connection) -> None:
+        """Read how many responses are kept, and their bytes, also those of other frontends."""
+        count, size = database.execute("SELECT count(*), total(size) FROM responses").fetchone()
+        self._count, self._size = count, int(size)
 
     def _get(self, database: sqlite3.Connection, name: str) -> StoredResponse | None:
         row = database.execute("SELECT value FROM responses WHERE id = ?", (name,)).fetchone()

@@ -13,6 +13,7 @@ from dynamod.ingress.large import apart
 from dynamod.ingress.parts import Begin, ProcessorContext, ProcessorPart
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, RequestError
+from dynamod.observe.bounded import bounded
 from dynamod.observe.metrics import Definition
 
 from .messages import ROUTES, TagSection
@@ -59,6 +60,7 @@ class TaggedRequests(ProcessorPart):
         super().__init__(context)
         self.counts: Counter[str] = Counter()
         self._seen: dict[tuple[str, str], None] = {}  # model and label
+        bounded(self, "labels of requests", REMEMBERED, lambda one: len(one._seen), "labels")
 
     async def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Run:
         """Begin a request. Raises BadRequest or Overloaded when no worker has a label that it names."""

@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from dynamod.observe.bounded import bounded
+
 MOST = 100_000
 """Blocks that are remembered, about 100 bytes each; the least recently asked ones are forgotten."""
 
@@ -14,6 +16,7 @@ class Asked:
         self.enough = enough
         self._most = most
         self._counts: OrderedDict[int, int] = OrderedDict()
+        bounded(self, "KV blocks asked for", most, len, "blocks")
 
     def ask(self, names: Sequence[int]) -> None:
         """A prompt has these blocks. With `enough` 1 nothing need be counted."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from dynamod.actor.threads import last_work
 from dynamod.kvcache.store import Publish
+from dynamod.observe.bounded import bounded
 
 from .files import BlockFiles, occupied
 from .level import Level
@@ -40,6 +41,7 @@ class DiskLevel(Level):
         self._waiting = 0  # bytes of them
         self._paused = self._resting = 0.0  # until then nothing is written, and nothing is read
         self._closed = False
+        bounded(self, "KV blocks to write", PENDING, lambda one: one._waiting, "bytes")
         if known:
             self.enter(known)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from dynamod.kvcache.store import LevelStatistics, Publish
 from dynamod.message.kv_events import Medium, TierRemoved, TierStored
+from dynamod.observe.bounded import bounded
 
 
 class Level:
@@ -21,6 +22,7 @@ class Level:
         self.load_seconds = 0.0
         self._sizes: OrderedDict[int, int] = OrderedDict()
         self._publish = publish
+        bounded(self, "KV blocks in a tier", most, lambda one: one.used, "bytes", medium)
 
     def __contains__(self, name: int) -> bool:
         return name in self._sizes

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from dynamod.actor import Total
+from dynamod.observe.bounded import bounded
 from dynamod.transport.base import Spawn
 
 from .base import Kind, TransferError
@@ -264,6 +265,7 @@ class Sessions:
         self._waiting: deque[_Waiting] = deque()  # in the order of their coming
         self._serves = False  # in this turn of the loop
         self._watch: Any = None  # the task that looks at the leases, while a session is open
+        bounded(self, "KV blocks for hand-off", most_bytes, lambda one: one._held, "bytes")
 
     def open(self, on_end: Callable[[str], None] = lambda why: None) -> Session:
         """Begin a session. `on_end` is called once, with "read", "expired", "released" or "failed"."""
