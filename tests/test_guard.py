@@ -78,6 +78,34 @@ def test_without_valgrind_nothing_fails_unless_it_is_required(
         assert "nothing is compared: there is no valgrind" in capsys.readouterr().out
 
 
+def test_counts_are_stored_and_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = dict.fromkeys(UNITS, 1000)
+    other = {"a": {"build": "b", "instructions": {}}}
+    (tmp_path / "guard.json").write_text(json.dumps(other))
+    monkeypatch.setattr(guard, "STORED", tmp_path / "guard.json")
+    monkeypatch.setattr(guard, "here", lambda: HERE)
+    monkeypatch.setattr(guard, "count", lambda: counts)
+
+    def run(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["guard.py", *words])
+        return guard.main(), capsys.readouterr().out
+
+    assert run() == (0, f"guard: nothing is compared: {skipped(HERE, other)}\n")
+    assert run("--store")[0] == 0
+    assert json.loads((tmp_path / "guard.json").read_text()) == {
+        **other,
+        HERE.name: {"build": HERE.build, "instructions": dict.fromkeys(UNITS, 1000)},
+    }
+    assert run()[0] == 0
+    counts["decide"] = 1100
+    code, out = run()
+    assert code == 1
+    assert "decide: 1.100 times the stored instructions" in out
+    assert "guard.py --store" in out
+
+
 def test_requests_to_valgrind_do_nothing_without_it() -> None:
     before = []
     with inside.Callgrind().counted("unary"):
