@@ -24,6 +24,7 @@ from dynamod.http.metrics import Histogram
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded
 from dynamod.message.kv_events import WorkerEvent
+from dynamod.observe.bounded import bounded
 from dynamod.observe.metrics import Row
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.eligible import lacks
@@ -121,6 +122,7 @@ class Dispatcher(Actor):
         self.needs_blocks = settings.scores
         self.decisions = DecisionLog(decisions)
         self._arrivals = count()
+        bounded(self, "waiting requests", settings.queue_size, _longest, "requests")
         self._follow_due = self._closed = False
 
     async def started(self) -> None:
@@ -391,3 +393,8 @@ class Dispatcher(Actor):
             for group in self._groups.values():
                 group.router.state.expire()
             self._subscriptions.look()
+
+
+def _longest(dispatcher: Dispatcher) -> int:
+    """Requests in the longest queue."""
+    return max(map(len, dispatcher._queues.values()), default=0)

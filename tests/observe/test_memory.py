@@ -1,11 +1,13 @@
 """What processes take, by the kernel."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from dynamod.observe.memory import replacing, resident, returned, size
+from dynamod.observe.memory import proportional, replacing, resident, returned, size
 
 MB = 1_000_000
 HOLDS = f"data = b'x' * {{}} * {MB}; print(flush=True); input()"
@@ -26,6 +28,16 @@ def test_a_process_and_its_descendants() -> None:
         assert returned() == 0
         process.communicate(b"\n", timeout=20)
     assert resident(process.pid) == 0
+
+
+def test_a_page_counts_by_its_processes(tmp_path: Path) -> None:
+    if (pss := proportional(os.getpid())) is not None:  # a kernel may not tell
+        assert MB < pss <= resident(os.getpid())
+    (tmp_path / "7").mkdir()
+    assert proportional(7, tmp_path) is None
+    for text, number in (("0-1 ---p [rollup]\nRss: 9 kB\nPss:       4 kB\n", 4096), ("torn", None), ("Pss:", None)):
+        (tmp_path / "7/smaps_rollup").write_text(text)
+        assert proportional(7, tmp_path) == number
 
 
 @pytest.mark.parametrize(("text", "number"), [("1k", 1000), ("1KiB", 1024), ("4.5 GB", 4_500_000_000), ("12", 12)])

@@ -15,6 +15,7 @@ from dynamod.engine.batching.engine import BatchingStatistics
 from dynamod.http.metrics import GAP, SECONDS, HttpStatistics, Metrics
 from dynamod.ingress.dispatcher import RouterRows
 from dynamod.kvcache.store import LevelStatistics
+from dynamod.message.bounded import Bounded
 from dynamod.message.kv_events import ForwardPass, ScheduledRequests
 from dynamod.observe.metrics import Row
 from dynamod.runtime.statistics import ProcessStatistics, process_families, process_statistics, report
@@ -149,6 +150,8 @@ async def test_what_the_daemon_gets_has_the_http_servers_too() -> None:
         assert requests.keys() == {"a", "b"}
         assert {sample.labels["process"] for sample in requests.values()} == {"agg/x.0"}
         assert isinstance(await report(context(system), "statistics"), ProcessStatistics)
+        bounded = await report(context(system), "bounded")
+        assert Bounded("mailbox", "/Worker", 0, Worker.mailbox_capacity, "messages") in bounded
 
 
 def test_nothing_imports_prometheus_client_before_a_scrape() -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from dynamod.features.responses.messages import InputItem
 from dynamod.features.responses.store import BEHIND, FILE, ResponseStore, StoredResponse
+from dynamod.message.bounded import Bounded
 from dynamod.message.errors import UserError
 from dynamod.message.openai import Message
+from dynamod.observe.bounded import holdings
 
 RAW = {"nvext": {"use_raw_prompt": True}}
 
@@ -77,6 +79,8 @@ async def test_the_least_used_leave_first(tmp_path: Path, shared: bool) -> None:
     few.put("d", stored(10))
     assert [name for name in "abcd" if await few.get(name) is not None] == ["a", "c", "d"]
     assert [await few.item(f"item-{name}") is not None for name in "abc"] == [True, False, True]
+    where = "file" if shared else "memory"
+    assert Bounded("kept responses", where, 3, 3, "responses") in holdings()
     few.put("large", stored(9_700))
     assert [name for name in ("a", "c", "d", "large") if await few.get(name) is not None] == ["large"]
     few.put("larger", stored(11_000))
@@ -84,6 +88,7 @@ async def test_the_least_used_leave_first(tmp_path: Path, shared: bool) -> None:
     assert await few.get("large") == stored(9_700), "what cannot be kept makes no room"
     assert await few.remove("large")
     assert not await few.remove("large")
+    assert Bounded("kept responses", where, 0, 10_000, "bytes") in holdings()
 
 
 async def test_what_another_release_has_written_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
