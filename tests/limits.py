@@ -4,7 +4,7 @@
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +23,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def nodes(path: Path) -> Sequence[ast.AST]:
+    """All of a file, walked once for all tests."""
+    return [*ast.walk(parsed(path))]
+
+
 def _name(node: ast.expr) -> str:
     """`Struct` of `msgspec.Struct`, `Generic` of `Generic[T]`, `dataclass` of `dataclass(frozen=True)`."""
     if isinstance(node, ast.Subscript | ast.Call):
@@ -37,7 +43,7 @@ class Classes:
         self.found: dict[str, ast.ClassDef] = {}
         self._by_name: dict[str, list[ast.ClassDef]] = {}
         for path in sources(folder):
-            for node in ast.walk(parsed(path)):
+            for node in nodes(path):
                 if isinstance(node, ast.ClassDef):
                     self.found[f"{path.relative_to(folder)}:{node.name}"] = node
                     self._by_name.setdefault(node.name, []).append(node)

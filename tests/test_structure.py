@@ -3,7 +3,8 @@
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from dynamod.extension.installed import installed
 
 from . import limits
-from .limits import parsed, sources
+from .limits import nodes, sources
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "dynamod"
@@ -84,10 +85,22 @@ def packages() -> list[Path]:
     return sorted(path for path in PACKAGE.iterdir() if path.is_dir() and sources(path))
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imported(path: Path) -> Sequence[tuple[int, str]]:
     """Line and absolute name of everything that a file imports, also by `import_module("...")`."""
+    return [*_imported(path)]
+
+
+@cache
+def texts(path: Path) -> Sequence[tuple[int, str]]:
+    """Line and value of each string of a file."""
+    constants = (node for node in nodes(path) if isinstance(node, ast.Constant))
+    return [(node.lineno, node.value) for node in constants if isinstance(node.value, str)]
+
+
+def _imported(path: Path) -> Iterator[tuple[int, str]]:
     here = path.relative_to(ROOT).with_suffix("").parts
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -141,10 +154,9 @@ def test_features_import_what_they_require(feature: str) -> None:
             if f"{name}.".startswith(f"dynamod.features.{feature}.")
         ]
         wrong += [
-            f"{path.relative_to(ROOT)}:{node.lineno} names {node.value!r}"
-            for node in ast.walk(parsed(path))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-            if re.search(rf"\bfeatures[./]{feature}\b", node.value)
+            f"{path.relative_to(ROOT)}:{line} names {text!r}"
+            for line, text in texts(path)
+            if re.search(rf"\bfeatures[./]{feature}\b", text)
         ]
     assert not wrong, "\n".join(wrong)
 
@@ -155,11 +167,10 @@ def test_no_package_names_anothers_classes_in_text() -> None:
     wrong = []
     for path in sources(PACKAGE):
         package = path.relative_to(PACKAGE).parts[0]
-        for node in ast.walk(parsed(path)):
-            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        for line, text in texts(path):
             match = named.search(text)
             if match is not None and match[1] != package and package != "runtime":
-                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} names {match[0]}")
+                wrong.append(f"{path.relative_to(ROOT)}:{line} names {match[0]}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -171,7 +182,7 @@ def test_relative_imports_stay_in_their_package() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sources(PACKAGE)
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and node.level >= len(path.relative_to(PACKAGE).parts)
     ]
     assert not wrong, f"relative imports that leave a package: {wrong}"
@@ -183,7 +194,7 @@ def test_actors_are_reached_by_messages() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sources(PACKAGE)
         if (PACKAGE / "actor") not in path.parents
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute) and node.attr == "actor" and isinstance(node.ctx, ast.Load)
         if not (isinstance(node.value, ast.Name) and node.value.id in ("spec", "service", "options", "self"))
     ]
@@ -193,7 +204,7 @@ def test_actors_are_reached_by_messages() -> None:
 def test_messages_of_actors_have_types() -> None:
     wrong = []
     for path in sources(PACKAGE):
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and {"handle", "control"} & {
                 getattr(decorator, "id", "") for decorator in node.decorator_list
             }:
@@ -205,7 +216,7 @@ def test_messages_of_actors_have_types() -> None:
 
 def test_every_module_is_used() -> None:
     """By an import of another module of ours, by a registry, or as an entry point."""
-    texts = (
+    whole = (
         "\n".join(path.read_text() for folder in ("dynamod", "graphs") for path in sources(ROOT / folder))
         + (ROOT / "pyproject.toml").read_text()
     )
@@ -221,7 +232,7 @@ def test_every_module_is_used() -> None:
         if path.name in ("__init__.py", "__main__.py") or "compat" in path.parts:
             continue
         named = rf'"{re.escape(name)}[:"]|__(?:name|package)__}}\.{path.stem}[:"]|python -m {re.escape(name)}\b'
-        if name not in used and not re.search(named, texts):
+        if name not in used and not re.search(named, whole):
             unused.append(name)
     assert not unused, unused
 
@@ -239,7 +250,7 @@ def test_nothing_creates_tasks_but_the_kernel() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in [*sources(PACKAGE), *sources(ROOT / "graphs")]
         if (PACKAGE / "actor") not in path.parents
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and _called(node) in ("create_task", "ensure_future")
     ]
     assert not wrong, f"tasks outside an actor: {wrong}"
@@ -250,7 +261,7 @@ def test_compat_only_forwards() -> None:
     wrong = []
     for path in sources(PACKAGE / "compat"):
         if path.name != "__main__.py":
-            wrong += [f"{path}:{node.lineno}" for node in ast.walk(parsed(path)) if isinstance(node, definitions)]
+            wrong += [f"{path}:{node.lineno}" for node in nodes(path) if isinstance(node, definitions)]
     assert not wrong, f"implemented in compat: {wrong}"
 
 

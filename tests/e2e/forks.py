@@ -7,8 +7,10 @@ and is answered with a line with the process id and a line with the exit code. E
 
 import contextlib
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import selectors
 import signal
 import socket
@@ -16,32 +18,26 @@ import sys
 from typing import Any, NoReturn
 
 ENTRIES = {"dynamo": "dynamo", "dynamod": "dynamod", "dynamo-run": "dynamo_run", "dynamo.frontend": "frontend"}
+APART = (".compat", ".llamacpp", ".sglang", ".trtllm", ".vllm", ".planner.", ".replay.", ".role_switch.", "__main__")
+"""In the names of modules that few processes import, some of them with a library that starts threads."""
+TOO = (
+    *("dynamod.features.planner.control", "dynamod.features.role_switch.control"),
+    *("minijinja", "tests.e2e.nursery", "tokenizers"),
+)
 
 
 def warm() -> None:
-    """Import everything, and build what is built at the first use."""
+    """Import everything but engines, and build what is built at the first use."""
+    import dynamod
     import dynamod.cli.app
-    import dynamod.cli.attach
-    import dynamod.cli.boot
-    import dynamod.cli.client
-    import dynamod.cli.main
-    import dynamod.cli.preflight
-    import dynamod.cli.reload
-    import dynamod.cli.run
-    import dynamod.cli.serve
-    import dynamod.cli.service
-    import dynamod.cli.show
-    import dynamod.daemon.place
-    import dynamod.daemon.spawn
-    import dynamod.engine.echo
-    import dynamod.engine.mocker.engine
-    import dynamod.graph.config
     import dynamod.graph.load
-    import dynamod.preprocess.locate
-    import dynamod.runtime.host
 
-    for kind in dynamod.runtime.host.WARM_UP:
-        dynamod.runtime.host.warm_up(kind)
+    for module in pkgutil.walk_packages(dynamod.__path__, "dynamod."):
+        if not any(part in module.name for part in APART):
+            importlib.import_module(module.name)
+    for name in TOO:
+        importlib.import_module(name)
+    assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked"
     stdout = os.dup(1)
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 1)
@@ -92,7 +88,9 @@ def command(request: dict[str, Any], out: int, err: int) -> NoReturn:
 
     from dynamod.cli import main
     from dynamod.daemon.forked import finish
+    from tests.e2e.nursery import install
 
+    install(request["name"], daemon=name == "dynamod")
     finish(getattr(main, ENTRIES[name]))
 
 

@@ -28,9 +28,16 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
+def _comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except OSError:
+        return ""
+
+
 def tree(pid: int) -> set[Pid]:
-    """A process and all below it."""
-    found = {one for one in [Pid.of(pid)] if one is not None}
+    """A process and all below it, but a nursery (nursery.py): only what that has forked."""
+    found = {one for one in [Pid.of(pid)] if one is not None and not _comm(pid).endswith("~")}
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
@@ -64,11 +71,11 @@ def described(pid: int) -> str:
 
 def named_after(folder: str) -> list[str]:
     """Processes whose environment has a path in this folder, or whose name is the folder's; with their commands."""
-    name, inside = f"{Path(folder).name}\n", f"{folder}/".encode()
+    name, inside = Path(folder).name, f"{folder}/".encode()
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            if (place / "comm").read_text() == name or inside in (place / "environ").read_bytes():
+            if (place / "comm").read_text().rstrip("~\n") == name or inside in (place / "environ").read_bytes():
                 found.append(f"{place.name}: {(place / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}")
         except OSError:
             pass  # it has ended, or is another user's

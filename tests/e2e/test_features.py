@@ -38,10 +38,11 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def package() -> Iterator[Path]:
-    """A copy of the package that is compiled."""
+    """A copy of the package that is compiled: only what is not yet in the checkout is compiled here."""
     folder = Path(tempfile.mkdtemp(prefix="dm-package-", dir="/tmp"))
+    unfinished = shutil.ignore_patterns("*.pyc.*")  # another process may be compiling
     for name in ("dynamod", "graphs", "configs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name, ignore=unfinished)
     subprocess.run([sys.executable, "-m", "compileall", "-q", str(folder)], check=True)
     yield folder
     shutil.rmtree(folder)
@@ -54,8 +55,6 @@ def copied(machine: Any, package: Path) -> Path:
     """
     copy: Path = machine.folder / "copy"
     shutil.copytree(package, copy, copy_function=os.link)
-    if prefix := sys.pycache_prefix:
-        shutil.copytree(f"{prefix}{package}", f"{prefix}{copy}", copy_function=os.link)
     machine.env["PYTHONPATH"] = os.pathsep.join([str(copy), str(copy / "dynamod/compat")])
     return copy / "dynamod/features"
 
