@@ -5,15 +5,19 @@ that it saw running must be gone, its ports free and its folder removable: nothi
 """
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
+import pty
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -31,7 +35,7 @@ from .nodes import Servers
 from .processes import Pid, named_after, tree
 from .result import Result
 from .together import play
-from .warm import Warm, warm
+from .warm import Started, Warm, warm
 
 ROOT = Path(__file__).parents[2]
 ENTRY = {
@@ -136,14 +140,46 @@ class Machine:
         self.commands.append(started)
         return started
 
-    def run(self, command: str, *argv: object, seconds: float = SLOW, cwd: Path | None = None, **env: str) -> Result:
-        """Run a command to its end; other names are those of modules."""
+    def terminal(
+        self, command: str, *argv: object, size: tuple[int, int] | None = None, **env: str
+    ) -> tuple[int, "subprocess.Popen[bytes] | Started"]:
+        """Start a command at a terminal of its own, of so many rows and columns; our end of it, and the process."""
+        words, environ = [command, *map(str, argv)], self.environ(**env)
+        ours, theirs = pty.openpty()
+        if size is not None:
+            fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+        try:
+            if forks := self._forks(words, env):
+                return ours, forks.start(words, environ, self.folder, theirs, theirs, stdin=theirs)
+            return ours, subprocess.Popen(
+                [self.python, *ENTRY[command], *words[1:]],
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                env=environ,
+                cwd=self.folder,
+                start_new_session=True,
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )
+        finally:
+            os.close(theirs)
+
+    def run(
+        self,
+        command: str,
+        *argv: object,
+        seconds: float = SLOW,
+        cwd: Path | None = None,
+        text: str | None = None,
+        **env: str,
+    ) -> Result:
+        """Run a command to its end; other names are those of modules. `text` comes through a pipe."""
         words, environ, folder = [command, *map(str, argv)], self.environ(**env), cwd or self.folder
         if forks := self._forks(words, env):
-            return Result(*forks.run(words, environ, folder, seconds))
+            return Result(*forks.run(words, environ, folder, seconds, text))
         done = subprocess.run(
             [self.python, *(ENTRY.get(command) or ["-m", command]), *words[1:]],
-            stdin=subprocess.DEVNULL,
+            **({"stdin": subprocess.DEVNULL} if text is None else {"input": text.encode()}),
             capture_output=True,
             env=environ,
             cwd=folder,

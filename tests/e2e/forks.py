@@ -1,11 +1,12 @@
 """Runs commands, each in a fork of this process, which has imported what they would all wait for.
 
 Not imported by tests but run, by `python -c` with the paths of a socket and of this file: so `sys.path` begins as that
-of a real command. One connection per command: it brings the request as JSON and stdout and stderr as file descriptors,
-and is answered with a line with the process id and a line with the exit code. Ends when its stdin is closed.
+of a real command. One connection per command: it brings the request as JSON, and stdin, stdout and stderr as file
+descriptors. It is answered with a line with the process id and a line with the exit code. Ends when its stdin is closed.
 """
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -15,6 +16,8 @@ import selectors
 import signal
 import socket
 import sys
+import termios
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 ENTRIES = {"dynamo": "dynamo", "dynamod": "dynamod", "dynamo-run": "dynamo_run", "dynamo.frontend": "frontend"}
@@ -52,15 +55,15 @@ def warm() -> None:
 def keep(connection: socket.socket) -> None:
     """Run one command in a fork of its own, and tell how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    text, (out, err), _, _ = socket.recv_fds(connection, 1 << 20, 2)
+    text, given, _, _ = socket.recv_fds(connection, 1 << 20, 3)
     while more := connection.recv(1 << 20):
         text += more
     request = json.loads(text)
     pid = os.fork()
     if not pid:
         connection.close()
-        command(request, out, err)
-    for descriptor in (out, err):
+        command(request, given)
+    for descriptor in given:
         os.close(descriptor)
     with contextlib.suppress(OSError):  # nobody waits any more: it took too long
         connection.sendall(f"{pid}\n".encode())
@@ -70,16 +73,18 @@ def keep(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def command(request: dict[str, Any], out: int, err: int) -> NoReturn:
+def command(request: dict[str, Any], given: Sequence[int]) -> NoReturn:
     """Be the command. The processes that it forks have its name: the test finds them by that at its end."""
     with open("/proc/self/comm", "w") as file:
         file.write(request["name"])
     if request["session"]:
         os.setsid()
-    null = os.open(os.devnull, os.O_RDONLY)
-    for number, mine in enumerate((null, out, err)):
+    for number, mine in enumerate(given):
         os.dup2(mine, number)
         os.close(mine)
+    if request["session"] and os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import pty
 import re
 import select
 import shutil
@@ -20,26 +19,20 @@ from dynamod.preprocess.locate import locate
 pytest.importorskip("prompt_toolkit")
 
 ENTRY = "from dynamod.cli.main import dynamo_run; dynamo_run()"
-FRONTEND = "from dynamod.cli.main import frontend; frontend()"
 
 
 def piped(machine: Any, text: str, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", ENTRY, *map(str, words)]
-    environ = {**machine.environ(), **env}
-    return subprocess.run(
-        command, input=text, env=environ, cwd=machine.folder, capture_output=True, text=True, timeout=60
-    )
+    done = machine.run("dynamo-run", *words, text=text, **env)
+    return subprocess.CompletedProcess(words, done.code, done.out, done.err)
 
 
 class Terminal:
     """A command in a terminal of its own."""
 
-    def __init__(self, machine: Any, *words: object, entry: str = ENTRY, term: str = "dumb") -> None:
-        environ = {**machine.environ(), "TERM": term, "HOME": str(machine.folder), "PROMPT_TOOLKIT_NO_CPR": "1"}
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(machine.folder)
-            os.execve(sys.executable, [sys.executable, "-c", entry, *map(str, words)], environ)
+    def __init__(self, machine: Any, *words: object, command: str = "dynamo-run", term: str = "dumb") -> None:
+        environ = {"TERM": term, "HOME": str(machine.folder), "PROMPT_TOOLKIT_NO_CPR": "1"}
+        self._fd, self._process = machine.terminal(command, *words, **environ)
+        self.pid = self._process.pid
         self.text = ""
         self._read_to = 0
 
@@ -74,10 +67,10 @@ class Terminal:
                     self.type(key)
             if time.monotonic() > deadline:
                 os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
+                self._process.wait()
                 raise AssertionError(f"it did not end: {self.text[-500:]!r}")
         os.close(self._fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return int(self._process.wait())
 
 
 def test_one_prompt_from_stdin(machine: Any) -> None:
@@ -310,7 +303,7 @@ def test_a_conversation(machine: Any) -> None:
 def test_ctrl_c_ends_the_answer_then_the_command(machine: Any) -> None:
     worker = machine.start("dynamo-run", "in=dyn://test", "out=mocker", "sample")
     worker.prints("ready")
-    chat = Terminal(machine, "--interactive", entry=FRONTEND)
+    chat = Terminal(machine, "--interactive", command="dynamo.frontend")
     chat.until("Talking to sample")
     chat.until("User ›")
     chat.type("go on\r")

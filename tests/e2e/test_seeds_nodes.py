@@ -14,7 +14,7 @@ import pytest
 
 from . import seed_files
 from .nodes import on
-from .test_chat import FRONTEND, Terminal
+from .test_chat import Terminal
 from .walking import ASK_3B, PRETORIA, ask, line_of, serve, text, walks
 
 ROOT = Path(__file__).parents[2]
@@ -203,7 +203,7 @@ def test_the_frontend(machine: Any) -> None:
     machine.until(lambda: machine.serves(url))
     assert "Hello" in text(ask(machine, url, line_of("curl localhost:8000/v1/chat/completions")))
     front.end()
-    chat = Terminal(machine, "--interactive", entry=FRONTEND)
+    chat = Terminal(machine, "--interactive", command="dynamo.frontend")
     chat.until("Talking to sample")
     chat.until("User ›")
     assert chat.end("\x04") == 0

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 SERVER = Path(__file__).with_name("forks.py")
 
@@ -53,27 +54,45 @@ class Warm:
         return known and python(env) == self.python
 
     def start(
-        self, words: Sequence[str], env: Mapping[str, str], cwd: Path, out: int, err: int, *, session: bool = True
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        out: int,
+        err: int,
+        *,
+        stdin: int | None = None,
+        session: bool = True,
     ) -> "Started":
-        """Start a command whose output goes to two descriptors. `session`: it leads a session, as in a terminal."""
+        """Start a command whose input and output are descriptors; without one its input is empty.
+
+        `session`: it leads a session, whose terminal its input is, if that is one.
+        """
         connection = socket.socket(socket.AF_UNIX)
+        nothing = os.open(os.devnull, os.O_RDONLY)
         try:
             connection.connect(self._path)
             name = os.path.basename(os.path.dirname(env["DYNAMOD_SOCKET"]))
             asked = {"words": list(words), "env": dict(env), "cwd": str(cwd), "name": name, "session": session}
             request = json.dumps(asked).encode()
-            sent = socket.send_fds(connection, [request], [out, err])
+            sent = socket.send_fds(connection, [request], [nothing if stdin is None else stdin, out, err])
             connection.sendall(request[sent:])
             connection.shutdown(socket.SHUT_WR)
             return Started(list(words), connection)
         except BaseException:
             connection.close()
             raise
+        finally:
+            os.close(nothing)
 
-    def run(self, words: Sequence[str], env: Mapping[str, str], cwd: Path, seconds: float) -> tuple[int, str, str]:
-        """Exit code, stdout, stderr. Raises TimeoutExpired, and then it is killed."""
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            started = self.start(words, env, cwd, out.fileno(), err.fileno(), session=False)
+    def run(
+        self, words: Sequence[str], env: Mapping[str, str], cwd: Path, seconds: float, text: str | None = None
+    ) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr; `text` comes through a pipe. Raises TimeoutExpired, and then it is killed."""
+        with contextlib.ExitStack() as opened:
+            out, err = (opened.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            stdin = None if text is None else opened.enter_context(_pipe(text)).fileno()
+            started = self.start(words, env, cwd, out.fileno(), err.fileno(), stdin=stdin, session=False)
             try:
                 code = started.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -144,6 +163,16 @@ class Started:
     def close(self) -> None:
         """Forget it."""
         self._connection.close()
+
+
+def _pipe(text: str) -> IO[bytes]:
+    """The end of a pipe that holds a text, whose other end is closed."""
+    data = text.encode()
+    assert len(data) < 1 << 16, "it would not fit into a pipe"
+    end, writer = os.pipe()
+    with open(writer, "wb") as file:
+        file.write(data)
+    return open(end, "rb", buffering=0)
 
 
 def python(env: Mapping[str, str]) -> dict[str, str]:
