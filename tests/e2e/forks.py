@@ -2,7 +2,7 @@
 
 Not imported by tests but run, by `python -c` with the paths of a socket and of this file: so `sys.path` begins as that
 of a real command. One connection per command: it brings the request as JSON, and stdin, stdout and stderr as file
-descriptors. It is answered with a line with the process id and a line with the exit code. Ends when its stdin is closed.
+descriptors. It is answered with a line with the process id and one with the exit code. Ends when its stdin is closed.
 """
 
 import contextlib
