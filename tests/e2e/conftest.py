@@ -205,9 +205,9 @@ class Machine:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return [done.result() for done in [pool.submit(one, n, *case) for n, case in enumerate(cases)]]
 
-    def agg(self, *argv: object, deaf: bool = False, **env: str) -> Command:
+    def agg(self, *argv: object, deaf: bool = False, fresh: bool = False, **env: str) -> Command:
         """Start `dynamo serve` of the shipped graph with the echo engine on a free port."""
-        return self.start("dynamo", *AGG, *argv, deaf=deaf, **env)
+        return self.start("dynamo", *AGG, *argv, deaf=deaf, fresh=fresh, **env)
 
     # The control socket.
 

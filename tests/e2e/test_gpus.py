@@ -18,7 +18,7 @@ def visible(pid: int) -> str:
 def test_each_worker_has_its_own_and_keeps_it(machine: Any) -> None:
     machine.env["DYNAMOD_GPUS"] = "3,5"
     gpus = ("--Worker.ServiceArgs.resources.gpu=1", "--Worker.ServiceArgs.workers=2")
-    command = machine.agg(*gpus)
+    command = machine.agg(*gpus, fresh=True)  # the kernel shows the variables that a new interpreter began with
     url = command.ready()
     rows = machine.ps("Worker")
     assert [row["gpus"] for row in rows] == [["3"], ["5"]]
@@ -69,7 +69,7 @@ def test_a_reload_moves_them_or_changes_nothing(machine: Any) -> None:
         return {row["process"]: row["pid"] for row in machine.ps()}
 
     reload(1, 1)
-    daemon = machine.start("dynamod", "-c", "d.yaml")
+    daemon = machine.start("dynamod", "-c", "d.yaml", fresh=True)
     machine.until(machine.raw_status)
     before = pids(1)
     assert held() == {"agg/Worker.0": ["3"]}

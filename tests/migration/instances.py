@@ -388,10 +388,10 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     return wrapped
 
 
-async def passes(air: Any, limits: Any, seconds: float) -> None:
+async def passes(air: Any, limits: Any, seconds: float, every: float = 0.5) -> None:
     """Let time pass as the processor does: with a look at the clocks twice a second."""
-    for _ in range(round(seconds * 2)):
-        await asyncio.sleep(0.5)
+    for _ in range(round(seconds / every)):
+        await asyncio.sleep(every)
         if not air.inflight.over:
             air.inflight.expire(limits)
             await air.settle()

@@ -82,7 +82,7 @@ async def test_none_is_no_limit(words: Any) -> None:
     air, limits = words.Air(), words.Limits(None, None, None, None)
     await air.start()
     for step in (lambda: air.last.accept(), lambda: air.last.tokens(1), lambda: air.last.tokens(2)):
-        await passes(air, limits, 10_000)
+        await passes(air, limits, 10_000, every=10)
         step()
-    await passes(air, limits, 10_000)
+    await passes(air, limits, 10_000, every=10)
     assert (len(air.sends), air.client.over, air.client.answer) == (1, False, "ab")

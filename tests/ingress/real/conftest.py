@@ -1,7 +1,9 @@
 """All of a node but its processes: a registry in memory, workers behind unix sockets, a processor, a frontend."""
 
 import asyncio
+import atexit
 import contextlib
+import functools
 import itertools
 import random
 import threading
@@ -33,6 +35,7 @@ from dynamod.message.errors import RequestError
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.message.worker import Chat, Files, Generate, Request
 from dynamod.runtime.dispatcher import EndpointDispatcher
+from dynamod.structured.checks import Compiler, GrammarChecks
 from dynamod.transport.base import Reply
 from dynamod.transport.unix import UnixServer, UnixTransport
 from dynamod.worker.worker import Worker
@@ -100,6 +103,20 @@ class _Net(Actor):
     """Owns the tasks of the post."""
 
 
+class Lasting(Compiler):
+    """Goes on when the house that has asked it is closed."""
+
+    def close(self) -> None: ...
+
+
+@functools.cache
+def compiler() -> Compiler:
+    """One for all houses of this process: each would start one of its own. tests/structured has those that end."""
+    made = Lasting()
+    atexit.register(Compiler.close, made)
+    return made
+
+
 class House:
     """`async with House(folder) as house:`."""
 
@@ -143,6 +160,7 @@ class House:
         assert cell is not None
         assert isinstance(cell.actor, Processor)
         self.processor = cell.actor
+        self.processor._checks = GrammarChecks(compiler())
         self.backend = ProcessorBackend(self.ref, self.processor, self.view)
         return self.processor
 
