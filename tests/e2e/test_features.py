@@ -90,16 +90,17 @@ def test_the_package_without_a_folder(without: Any) -> None:
     for key, value in filter(None, [SETTINGS.get(name)]):
         assert "unknown key" in ended(without, "serve", "graphs.agg:Frontend", f"--Frontend.{key}={value}").mistake()
         assert f"unknown flag --{key}" in without.start("dynamo-run", f"--{key}", value).wait(60).mistake()
-    for engine in ("echo_core", "mocker"):
-        command = without.agg("--Worker.model=sample", f"--Worker.engine={engine}")
-        url = command.ready()
-        assert without.chat(url, "hello", max_tokens=4)
+    command = without.start("dynamo", "serve", "-f", "configs/two_models.yaml", "--Frontend.port=0")
+    url = command.ready()
+    for model in ("small", "large"):  # of echo_core and of a mocker
+        assert without.chat(url, "hello", model=model, max_tokens=4)
         for field, value in filter(None, [FIELDS.get(name)]):
-            assert without.chat(url, "hello", nvext={field: value}, max_tokens=4), "as any unknown member"
-        for path in ROUTES.get(name, []):
-            status, text = without.ask(url, path, {})
-            assert (status, "unknown path" in text) == (404, True)
-        command.end()
+            members = {"model": model, "nvext": {field: value}, "max_tokens": 4}
+            assert without.chat(url, "hello", **members), "as any unknown member"
+    for path in ROUTES.get(name, []):
+        status, text = without.ask(url, path, {})
+        assert (status, "unknown path" in text) == (404, True)
+    command.end()
 
 
 def test_features_that_are_switched_off(machine: Any) -> None:
