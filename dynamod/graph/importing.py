@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType, TracebackType
@@ -271,8 +272,13 @@ def _source(module: ModuleType) -> str:
 
 def _of_user(file: str) -> bool:
     """Whether a source is none of Python's import machinery, its library, an installed package or dynamod."""
-    ours = tuple(str(Path(entry).resolve()) + os.sep for entry in dynamod.__path__)
-    return not file.startswith(("<", _STDLIB, *ours)) and "-packages" not in file
+    return not file.startswith(("<", _STDLIB, *_resolved(tuple(dynamod.__path__)))) and "-packages" not in file
+
+
+@cache
+def _resolved(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """The beginnings of files in folders; looked up once, because each module that is loaded is compared with them."""
+    return tuple(f"{Path(folder).resolve()}{os.sep}" for folder in folders)
 
 
 def _user_frame(trace: TracebackType | None) -> str:

@@ -7,6 +7,7 @@ descriptors. It is answered with a line with the process id and one with the exi
 
 import contextlib
 import fcntl
+import functools
 import gc
 import importlib
 import json
@@ -25,16 +26,19 @@ APART = (".compat", ".llamacpp", ".sglang", ".trtllm", ".vllm", ".planner.", ".r
 """In the names of modules that few processes import, some of them with a library that starts threads."""
 TOO = (
     *("dynamod.features.planner.control", "dynamod.features.role_switch.control"),
-    *("minijinja", "tests.e2e.nursery", "tokenizers"),
+    *("encodings.idna", "fastokens", "minijinja", "tests.e2e.nursery", "tokenizers", "uvloop"),
 )
 
 
 def warm() -> None:
     """Import everything but engines, and build what is built at the first use."""
+    import typer.main
+
     import dynamod
     import dynamod.cli.app
     import dynamod.graph.load
 
+    typer.main.get_command = functools.cache(typer.main.get_command)  # the words of all commands are made here once
     for module in pkgutil.walk_packages(dynamod.__path__, "dynamod."):
         if not any(part in module.name for part in APART):
             importlib.import_module(module.name)

@@ -48,9 +48,8 @@ class Warm:
 
     def knows(self, words: Sequence[str], env: Mapping[str, str]) -> bool:
         """Whether such a command has been started as a user would; and what is read once is what it was here."""
-        kind = tuple(words[:2])
-        known = kind in self.seen
-        self.seen.add(kind)
+        known = kind(words) in self.seen
+        self.seen.add(kind(words))
         return known and python(env) == self.python
 
     def start(
@@ -163,6 +162,14 @@ class Started:
     def close(self) -> None:
         """Forget it."""
         self._connection.close()
+
+
+def kind(words: Sequence[str]) -> tuple[str, ...]:
+    """What decides what a command imports: its name, and what it does or where its requests come from."""
+    name, *rest = words
+    if name == "dynamo":
+        return tuple(words[:2])
+    return name, next((word.partition(":")[0] for word in rest if word.startswith("in=")), "")
 
 
 def _pipe(text: str) -> IO[bytes]:
