@@ -99,6 +99,7 @@ class Reader(Shell):
         self.page = page
         self.ports = {"8000": machine.port(), "8080": machine.port()}
         self.servers: dict[str, Any] = {}  # what runs, by the port that it was given
+        self.outputs: dict[str, str] = {}  # what each command has printed last
         programs = machine.folder / "bin"
         programs.mkdir()
         for name in ("dynamo", "dynamo-run", "dynamod"):
@@ -153,6 +154,7 @@ class Reader(Shell):
     def take(self, line: str) -> tuple[int, str]:
         """Run one command; returns its exit code and what it printed. What serves is left running."""
         code, self.printed = self._take(self._moved(line))
+        self.outputs[line] = self.printed
         return code, self.printed
 
     def _take(self, line: str) -> tuple[int, str]:

@@ -1,13 +1,15 @@
 """The pages of the manual do what they say: every `sh` block is run, every output compared."""
 
+import json
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .manual_page import KINDS, Block, Reader, blocks_of, differs
-from .shell import joined
+from .shell import joined, plain
 from .together import together
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -60,6 +62,24 @@ NOT_RUN = {
 }
 """How the first command of each `console` block begins, with what it needs that a test does not have."""
 
+
+def compare_the_workers(page: Path, outputs: Mapping[str, str]) -> None:
+    """The router's tutorial: an answer of so many tokens, the whole table of costs, and how the policies compare."""
+    lines = [one for block in blocks_of(page.read_text()) if block.kind == "sh" for one in joined(block.text)]
+    _, ask, explain, _, _, replay = lines
+    assert json.loads(outputs[ask])["usage"]["completion_tokens"] == 20
+    (shown,) = [block.text for block in blocks_of(page.read_text()) if block.kind == "text"]
+    printed, expected = [
+        sorted(plain(one).replace("*", "") for one in text.splitlines()) for text in (outputs[explain], shown)
+    ]
+    assert printed == expected
+    rows = {row.split("|")[1].strip(): row.split("|") for row in outputs[replay].splitlines() if row.startswith("| ")}
+    assert float(rows["kv"][2]) > float(rows["kv-original"][2]) > float(rows["round-robin"][2])
+
+
+PROMISES: dict[str, Callable[[Path, Mapping[str, str]], None]] = {"tutorials/router.md": compare_the_workers}
+"""What a page promises beyond its shown outputs, by what its commands have printed."""
+
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(shutil.which("curl") is None, reason="no curl"),
@@ -69,7 +89,10 @@ pytestmark = [
 @pytest.mark.parametrize("page", RUN, ids=[str(page.relative_to(DOCS)) for page in RUN])
 @together
 def test_a_page(machine: Any, page: Path) -> None:
-    Reader(machine, page).follow()
+    reader = Reader(machine, page)
+    reader.follow()
+    if promise := PROMISES.get(str(page.relative_to(DOCS))):
+        promise(page, reader.outputs)
 
 
 def test_what_is_not_run_has_a_reason() -> None:

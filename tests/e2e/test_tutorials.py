@@ -14,7 +14,7 @@ import pytest
 
 from ..hub import Hub
 from .manual_page import Block, blocks_of
-from .shell import VERBS, Shell, content, joined, needs_curl, plain
+from .shell import VERBS, Shell, content, joined, needs_curl
 from .test_chat import piped
 
 ROOT = Path(__file__).parents[2]
@@ -106,19 +106,6 @@ def test_a_frontend_and_workers_apart(shell: Callable[[Path], Shell], machine: A
     assert '"data":[]' in here.run(models)
     machine.start(*mocker.removeprefix("python -m ").split()).ready()
     machine.until(lambda: machine.serves(f"http://localhost:{port}"))
-
-
-@needs_curl
-def test_several_workers(shell: Callable[[Path], Shell], machine: Any) -> None:
-    serve, ask, explain, _, _, replay = commands("tutorials/router")
-    here = shell(ROOT)
-    here.run(serve)
-    assert json.loads(here.run(ask))["usage"]["completion_tokens"] == 20
-    printed = sorted(plain(line).replace("*", "") for line in here.run(explain).splitlines())
-    (shown,) = [block.text for block in blocks_of(text_of("tutorials/router")) if block.kind == "text"]
-    assert sorted(plain(line).replace("*", "") for line in shown.splitlines()) == printed
-    rows = {row.split("|")[1].strip(): row.split("|") for row in here.run(replay).splitlines() if row.startswith("| ")}
-    assert float(rows["kv"][2]) > float(rows["kv-original"][2]) > float(rows["round-robin"][2])
 
 
 @needs_curl
