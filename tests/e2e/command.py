@@ -24,11 +24,12 @@ T = TypeVar("T")
 
 def until(condition: Callable[[], T], seconds: float = SLOW, what: str = "") -> T:
     """Wait for something that other processes bring about; returns what the condition gave."""
-    end = time.monotonic() + seconds
+    end, pause = time.monotonic() + seconds, 0.01
     while not (value := condition()):
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds:g} s: {what or condition}")
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.05)  # a long wait takes little from the processes that it waits for
     return value
 
 

@@ -219,7 +219,7 @@ def test_what_cannot_work_is_given_up_at_once(machine: Any) -> None:
 @pytest.mark.slow
 @together
 def test_an_ingress_that_dies_again_and_again_is_started_for_ever_and_the_port_answers(machine: Any) -> None:
-    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="1")
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="1", fresh=True)  # a start that takes long enough to be seen
     url = command.ready()
     for _ in range(7):
         kill(machine, "Frontend")
