@@ -26,10 +26,7 @@ LLAMA_CPP = {
     "-t": ("threads", "threads that compute"),
 }
 """What users of llama.cpp type in front of `--`, too: the argument of the engine, and what it says."""
-PAIRS = (
-    *("--use-kv-events", "--ignore-unsupported-fields", "--enable-per-request-metrics"),
-    "--allow-runtime-lora-updating",
-)
+PAIRS = ("--use-kv-events", "--ignore-unsupported-fields", "--enable-per-request-metrics")
 """Flags of the core that are on or off."""
 SERVER, ROUTER, MODEL, ENGINE = "server", "router and migration", "model", "engine"
 PREFILL = "prefill and decode"
@@ -204,10 +201,6 @@ def _frontend_flags(p: Parser, port: int) -> None:
     _pair(add, "--use-kv-events", events)
     _add_settings(p, "processor", ROUTER)
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
-    add = p.add_to("adapters that clients load")
-    loads = "clients may load and unload LoRA adapters, from paths below --lora-dir (default: off)"
-    _pair(add, "--allow-runtime-lora-updating", loads)
-    add("--lora-dir", metavar="FOLDER", help="folder of these adapters on the workers' machines (default: none)")
     common_flags(p)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dynamod.discovery.keys import Address
 from dynamod.engine.names import ENGINES, behind, canonical, default
 from dynamod.engine.placement import Placement
+from dynamod.extension.installed import pool_of
 from dynamod.extension.settings import options
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.graph.options import check_python
@@ -34,11 +35,10 @@ FRONTEND_KEYS = {
         key: key
         for key in (
             *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path"),
-            *("lora_dir", *options("frontend")),
+            *options("frontend"),
         )
     },
     "ignore_unsupported_fields": "ignore_unsupported_fields",
-    "allow_runtime_lora_updating": "allow_runtime_lora_updating",
     "per_request_metrics": "enable_per_request_metrics",
 }
 """Settings of the frontend, by the flags that give them."""
@@ -144,8 +144,8 @@ def build(arguments: RunArguments) -> Graph:
         raise UserError("--request-template belongs to in=text, in=stdin and in=batch:", "clients say what they want")
     if flags.static_worker:
         raise UserError("--static-worker belongs to a worker", WORKER_HINT)
-    if flags.disaggregation_mode == "prefill":
-        raise UserError("a prefill worker serves no clients", WORKER_HINT)
+    if pool := pool_of(flags.disaggregation_mode or ""):
+        raise UserError(f"a {pool} worker serves no clients", WORKER_HINT)
     if discover or output.startswith("dyn://"):
         names = (
             "context_length",

@@ -58,9 +58,10 @@ def decision(record: dict[str, Any], width: int | None = None) -> str:
     ]
     tables = [_candidates(record, form) for form in forms]
     blocks = record["tokens"] // record["block_size"]
+    pool = f", {record['pool']} workers" if record.get("pool") else ""
     lines = [
         f"request {record['request']} for {record['model']}: {record['tokens']} tokens, {blocks} full blocks of "
-        f"{record['block_size']}; mode {record['mode']}{', prefill workers' if record.get('pool') else ''}",
+        f"{record['block_size']}; mode {record['mode']}{pool}",
         next((text for text in tables if _fits(text, width)), tables[-1]),
         *([f"and {record['left_out']:,} more"] if record.get("left_out") else []),
         f"* chosen: {record['rule']}; {record['regret']} blocks of locality given away",
@@ -128,7 +129,7 @@ def processes(rows: list[Row], width: int | None = None) -> str:
         "STATE": [f"{row.state}: {row.detail}" if row.detail else row.state for row in rows],
         "DOING": _doing(rows),
         "MODELS": _models(rows),
-        "ROLE": roles if {"prefill", "decode"} & {*roles} else [],
+        "ROLE": roles if {*roles} - {"", "aggregated"} else [],
         "PID": [str(row.pid or "-") for row in rows],
         "UPTIME": [duration(row.uptime) if row.uptime is not None else "-" for row in rows],
         "RESTARTS": [str(row.restarts) for row in rows],

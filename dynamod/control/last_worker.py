@@ -20,7 +20,8 @@ from dynamod.discovery.keys import (
     static_card_key,
 )
 from dynamod.discovery.records import decoded
-from dynamod.message.discovery import PREFILL, Instance, ModelCard
+from dynamod.extension.installed import helpers_of, pool_of
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.pools import ParkedModel
 from dynamod.runtime.components import starts_workers
@@ -45,18 +46,18 @@ class LastWorker(UserError):
 
 
 class ModelWorker(msgspec.Struct, frozen=True):
-    """One worker of a model that takes requests now. `helps`: it computes prompts for others, and answers none."""
+    """One worker of a model that takes requests now. `pool`: of its instance; not empty: it answers no clients."""
 
     lease: int
     card: ModelCard
-    helps: bool
+    pool: str
 
 
 def lost(places: Iterable[ModelWorker], gone: Collection[int], roles: Mapping[int, str]) -> set[str]:
     """Models that are served by these workers, and no longer when leases are `gone`, or have other `roles`."""
     before = list(places)
     after = [
-        ModelWorker(one.lease, one.card, roles[one.lease] == PREFILL if one.lease in roles else one.helps)
+        ModelWorker(one.lease, one.card, pool_of(roles[one.lease]) if one.lease in roles else one.pool)
         for one in before
         if one.lease not in gone
     ]
@@ -64,10 +65,12 @@ def lost(places: Iterable[ModelWorker], gone: Collection[int], roles: Mapping[in
 
 
 def _served(places: Collection[ModelWorker]) -> set[str]:
-    answering = {name.name: one for one in places if not one.helps for name in one.card.each()}
-    helped = {one.card.name for one in places if one.helps}
+    answering = {name.name: one for one in places if not one.pool for name in one.card.each()}
+    helpers = {(one.card.name, one.pool) for one in places}
     return {
-        name for name, one in answering.items() if one.card.name in helped or not one.card.capabilities.needs_prefill
+        name
+        for name, one in answering.items()
+        if all((one.card.name, role) in helpers for role in helpers_of(one.card.capabilities))
     }
 
 
@@ -133,7 +136,7 @@ def _places(node: "Node") -> list[ModelWorker]:
     registry = node.registry
     out = {key for prefix in (EXITED, QUARANTINED) for key, _ in registry.items(prefix)}
     return [
-        ModelWorker(instance.instance_id, card, instance.pool == PREFILL)
+        ModelWorker(instance.instance_id, card, instance.pool)
         for instance, card in ready_workers(dict([*registry.items(INSTANCES), *registry.items(CARDS)]))
         if not {exited_key(instance.instance_id), quarantine_key(instance.instance_id)} & out
     ]

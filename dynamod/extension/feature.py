@@ -64,6 +64,12 @@ class Feature:
     """Gives the commands of the control socket, with what answers them in the daemon."""
     roles: tuple[str, ...] = ()
     """Roles that workers may have in addition to `aggregated`."""
+    helpers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Those of `roles` whose workers answer no clients: the workers that do make use of them.
+
+    Each is the `Instance.pool` of its workers. With the capability (`message.discovery.Capabilities`) of engines whose
+    requests cannot be served without such a worker.
+    """
     checks: Callable[[Sequence[Any]], None] | None = None
     """Looks at the workers of a graph, `cli.preflight.Checked`, before a process starts. Raises UserError."""
     block_stores: Callable[[], Any] | None = None

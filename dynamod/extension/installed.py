@@ -13,6 +13,8 @@ from .component import Component
 from .feature import Feature
 
 if TYPE_CHECKING:
+    from dynamod.message.discovery import Capabilities
+
     from .command import CommandHandler
 
 T = TypeVar("T")
@@ -126,6 +128,21 @@ def require_role(role: str) -> None:
     """Raise UserError for a role of workers that no feature gives them, or whose feature is off."""
     if _owned(role, lambda feature: dict.fromkeys(feature.roles, True), f"the role '{role}'") is None:
         raise UserError(f"there is no role '{role}' for workers", "see dynamo features")
+
+
+def helper_roles() -> Mapping[str, str]:
+    """The `Feature.helpers` of all features, on and off: workers of other nodes may have such a role."""
+    return {role: needs for feature in installed().values() for role, needs in feature.helpers.items()}
+
+
+def helpers_of(capabilities: "Capabilities") -> list[str]:
+    """Roles of the workers without which an engine with these capabilities serves no request."""
+    return [role for role, needs in helper_roles().items() if getattr(capabilities, needs)]
+
+
+def pool_of(role: str) -> str:
+    """The pool of workers with a role: the role itself for helpers, the pool of ordinary workers for all others."""
+    return role if role in helper_roles() else ""
 
 
 def block_stores(what: str) -> Any:

@@ -80,13 +80,6 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     request_timeout: Annotated[Seconds, Meta(description="seconds for a whole request")] = 0.0
     metrics_prefix: Annotated[str, Meta(description="what NVIDIA Dynamo's metric names begin with")] = METRICS_PREFIX
     force_include_usage: Annotated[bool, Meta(description="usage at the end of every stream")] = False
-    allow_runtime_lora_updating: Annotated[
-        bool, Meta(description="clients may load and unload LoRA adapters, from paths below `lora_dir`")
-    ] = False
-    lora_dir: Annotated[
-        str,
-        Meta(description="folder of the adapters that clients may load, on the workers' machines; none: none"),
-    ] = ""
 
     def __post_init__(self) -> None:
         if bool(self.tls_cert_path) != bool(self.tls_key_path):
@@ -171,8 +164,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_BODIES_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE,
     DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS, DYN_HTTP_ALLOWED_ORIGINS (comma separated), DYN_HTTP_GUARD_STATUS,
     DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated),
-    DYN_API_KEY_FILE, DYN_CLIENT_KEYS_FILE, DYN_LORA_DIR; and VLLM_ALLOW_RUNTIME_LORA_UPDATING, which is vLLM's.
-    Settings of features may have variables, too.
+    DYN_API_KEY_FILE, DYN_CLIENT_KEYS_FILE. Settings of features may have variables, too.
     """
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {"metrics_prefix": metrics_prefix(env)}
@@ -198,11 +190,9 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_HTTP_ALLOWED_ORIGINS": ("allowed_origins", str),
     "DYN_HTTP_GUARD_STATUS": ("guard_status", _true),
     "DYN_ENABLE_FORCE_INCLUDE_USAGE": ("force_include_usage", _true),
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": ("allow_runtime_lora_updating", _true),
     "DYN_API_KEYS": ("api_keys", str),
     "DYN_API_KEY_FILE": ("api_key_file", str),
     "DYN_CLIENT_KEYS_FILE": ("client_keys_file", str),
-    "DYN_LORA_DIR": ("lora_dir", str),
 }
 """Per environment variable the key that it gives when the section does not, and how its text is read."""
 

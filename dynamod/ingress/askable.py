@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from dynamod.discovery.view import View
-from dynamod.message.discovery import LOAD_METRICS, PREFILL, ModelCard
+from dynamod.extension.installed import helpers_of
+from dynamod.message.discovery import LOAD_METRICS, ModelCard
 
 from .parts import ProcessorParts
 
@@ -82,4 +83,4 @@ class AskableModels:
             card, base = self._coming(card.name) or card, self._coming(base.name) or base
         if not self._view.routable(card):
             return False
-        return not base.capabilities.needs_prefill or self._view.routable(base, PREFILL)
+        return all(self._view.routable(base, role) for role in helpers_of(base.capabilities))

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from dynamod.actor import ActorUnreachable
-from dynamod.extension.installed import enabled
+from dynamod.extension.installed import enabled, helper_roles, helpers_of
 from dynamod.message import tokens
-from dynamod.message.discovery import PREFILL, Instance, ModelCard
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, RequestError
 from dynamod.message.ingress import Logprobs, PromptLogprobs
 from dynamod.message.worker import REPLAY, Generate, form_words
@@ -57,6 +57,7 @@ class RequestsInFlight:
         self._limits, self._migration_limit, self._longest = context.limits, migration_limit, longest
         self._begins = [one.stages(context) for one in enabled() if one.stages is not None]
         self._parts = parts
+        self._helpers = [*helper_roles().items()]
         self._open: dict[InFlightRequest, None] = {}  # in the order of their start: so clocks act, too
         self.started = self.completed = 0
 
@@ -70,10 +71,12 @@ class RequestsInFlight:
         stages = [[begin(request) for begin in self._begins] for request in lowered.requests]
         if not self._view.served(name, lowered.card, "").instances:
             raise Overloaded(f"No instance of model {name!r} is ready.", retry_after=1.0)
-        if lowered.card.capabilities.needs_prefill and not self._view.served(name, lowered.card, PREFILL).instances:
-            raise Overloaded(f"No prefill worker of model {name!r} is ready, and it needs one.", retry_after=1.0)
+        for role, needs in self._helpers:
+            if getattr(lowered.card.capabilities, needs) and not self._view.served(name, lowered.card, role).instances:
+                raise Overloaded(f"No {role} worker of model {name!r} is ready, and it needs one.", retry_after=1.0)
         self._check_instance(job)
-        self._check_needs(job, lowered.card)
+        if job.needs:
+            self._check_needs(job, lowered.card)
         if job.request.wants("query_instance_id"):
             return await self._answer_where(job, sink, lowered)
         parsed = ParsedSink(sink, lowered.parsers, most_calls(job.request)) if lowered.parsers else None
@@ -133,7 +136,7 @@ class RequestsInFlight:
 
     def _check_needs(self, job: Job, card: ModelCard) -> None:
         """Refuse what no worker that is there can compute. Raises what the need says."""
-        for pool in ("", PREFILL) if card.capabilities.needs_prefill and job.needs else ("",):
+        for pool in ("", *helpers_of(card.capabilities)):
             for need in job.needs:
                 instances = self._view.served(card.name, card, pool).instances
                 cards = [one for instance in instances if (one := self._view.card_of(card.name, instance)) is not None]

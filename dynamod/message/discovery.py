@@ -50,6 +50,10 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.namespace}.{self.component}.{self.endpoint}"
 
 
+OfPart = Annotated[bool, Meta(extra={"of_part": True})]
+"""A capability of an engine that a worker has only with a part of a feature that makes use of it."""
+
+
 class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an engine can do exactly; the ingress refuses or repairs the rest.
 
@@ -76,10 +80,10 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     grammars: bool = False
     forms: tuple[Word, ...] = ()
     greedy_continuation: bool = False
-    handoff: bool = False
-    needs_prefill: bool = False
-    stored_blocks: bool = False
-    role_switch: bool = False
+    handoff: OfPart = False
+    needs_prefill: OfPart = False
+    stored_blocks: OfPart = False
+    role_switch: OfPart = False
     matryoshka: bool = False
     pairs: bool = False
     prompt_logprobs: bool = False

@@ -2,21 +2,56 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
 
 from dynamod.discovery.base import Watcher
 from dynamod.engine.base import Engine, EngineOptions, Spawn
 from dynamod.extension.installed import disabled, enabled, installed
-from dynamod.message.discovery import Capabilities, DisaggregationMode, ModelCard
+from dynamod.message.discovery import Capabilities, DisaggregationMode, ModelCard, OfPart
+from dynamod.message.errors import UserError
 from dynamod.transport.base import Reply
 
 Submit = Callable[[Any, Reply], None]
 """Gives a request to the engine. Raises RequestError."""
 
-OF_PARTS = ("handoff", "needs_prefill", "stored_blocks", "role_switch")
-"""Capabilities of engines that a worker has only with a part that makes use of them."""
+_OF_PARTS = tuple(field.name for field in msgspec.structs.fields(Capabilities) if field.type == OfPart)
+
+ANSWER = 30.0
+"""Seconds in which a part answers a question, in addition to the question's own `timeout`."""
+
+
+class Role(msgspec.Struct, frozen=True):
+    """What a worker is for. `epoch`: how often that has changed."""
+
+    role: DisaggregationMode
+    epoch: int = 0
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What the daemon asks a worker by a `name`, and a part answers (`WorkerPart.questions`). Fields are arguments."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def of(cls, arguments: dict[str, Any]) -> Self:
+        """From JSON-like arguments. Raises UserError."""
+        try:
+            return msgspec.convert(arguments, cls)
+        except msgspec.ValidationError as error:
+            raise UserError(f"{cls.name}: {error}") from None
+
+    @property
+    def patience(self) -> float:
+        """Seconds in which the answer comes."""
+        return getattr(self, "timeout", 0.0) + ANSWER
+
+
+class PartQuestion(msgspec.Struct, frozen=True):
+    """Message to a worker: a question for one of its parts. The reply is what the part answers."""
+
+    question: Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +66,10 @@ class WorkerContext:
     `alone`, when it is, and while another request is alone, refuse it. `options()`: of the engine, with the worker's
     role. `host()`: the address at which other nodes reach the worker.
 
+    `role()`: the worker's now. `become(role, timeout)`: another role; model and KV cache stay. A worker that leaves its
+    pool leaves the registry first, and open requests get `timeout` seconds to finish; their senders then continue at
+    another worker. Raises OSError and UserError, with the worker in its old role.
+
     `settings`: the worker's section with the keys of features, None for their defaults. `name`, `index`: of the process
     among those of its component.
     """
@@ -43,6 +82,8 @@ class WorkerContext:
     take: Callable[[Any, Reply, Submit], None]
     options: Callable[[], EngineOptions]
     host: Callable[[], str]
+    role: Callable[[], Role]
+    become: Callable[[DisaggregationMode, float], Awaitable[Role]]
     settings: Any = None
     name: str = ""
     index: int = 0
@@ -56,11 +97,15 @@ class WorkerPart:
     the same for requests that are work for the engine. These methods are no coroutines, and use `WorkerContext.take` or
     `WorkerContext.begin`.
 
-    `capabilities`: of OF_PARTS, the ones that the part makes use of.
+    `questions`: methods by the type of `Question` that they answer: `def method(self, question)`. The method returns
+    what the daemon gets, a future of that, or an expected UserError.
+
+    `capabilities`: the `OfPart` fields of an engine's capabilities that the part makes use of.
     """
 
     messages: ClassVar[Mapping[type, Callable[[Any, Any, Reply], Awaitable[None]]]] = {}
     work: ClassVar[Mapping[type, Callable[[Any, Any, Reply], None]]] = {}
+    questions: ClassVar[Mapping[type[Question], Callable[[Any, Any], Any]]] = {}
     capabilities: ClassVar[Collection[str]] = ()
 
     def __init__(self, context: WorkerContext) -> None:
@@ -87,6 +132,9 @@ class WorkerPart:
         """Numbers of the hand-off between workers, which become `WorkerStatistics.handoff`."""
         return None
 
+    def drain(self) -> None:
+        """The worker takes nothing new, and ends when its open requests have ended."""
+
     def close(self) -> None:
         """The worker ends; its engine is still there."""
 
@@ -111,7 +159,7 @@ def with_sections(card: ModelCard, parts: Mapping[str, WorkerPart]) -> ModelCard
 def usable(capabilities: Capabilities, parts: Mapping[str, WorkerPart]) -> Capabilities:
     """The capabilities of an engine that its worker has with these parts."""
     used = {name for part in parts.values() for name in part.capabilities}
-    lost = {name: False for name in OF_PARTS if name not in used and getattr(capabilities, name)}
+    lost = {name: False for name in _OF_PARTS if name not in used and getattr(capabilities, name)}
     return msgspec.structs.replace(capabilities, **lost) if lost else capabilities
 
 

@@ -14,8 +14,8 @@ from msgspec import Meta
 from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.discovery.base import Watcher
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
-from dynamod.extension.installed import require_role
-from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
+from dynamod.extension.installed import pool_of, require_role
+from dynamod.message.discovery import DisaggregationMode, ModelCard
 from dynamod.message.errors import RequestError, UserError
 from dynamod.message.kv_events import ForwardPass, RequestStarted
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Subscribe
@@ -23,8 +23,17 @@ from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
 from .model_files import send_files
-from .parts import Submit, WorkerContext, WorkerPart, make_parts, usable, why_refused, with_sections
-from .role import Role, RoleSwitch, Switch
+from .parts import (
+    PartQuestion,
+    Role,
+    Submit,
+    WorkerContext,
+    WorkerPart,
+    make_parts,
+    usable,
+    why_refused,
+    with_sections,
+)
 from .structured import StructuredOutput
 from .subscriptions import Subscriptions
 
@@ -85,7 +94,7 @@ class Worker(Actor):
         self._idle.set()
         self._subscriptions = Subscriptions(lambda work, name: self.context.task(work, name))
         self._accepted = self._cancelled = self._refused = 0
-        self._roles = RoleSwitch(self._leave_role, self._take_role)
+        self._role_changes = 0
         self._structured: StructuredOutput | None = None  # from `started` on
         self._trial: Reply | None = None  # of the last request that was to be tried alone
         self._handlers: Mapping[type, RequestHandler] = {}  # by the type of request, from `started` on
@@ -116,6 +125,8 @@ class Worker(Actor):
             functools.partial(self._take_alone, engine),
             lambda: self._options,
             lambda: self.transfer_host(),
+            lambda: Role(self.role, self._role_changes),
+            functools.partial(self._become, engine),
         )
 
     async def _enter(self, role: DisaggregationMode) -> None:
@@ -165,9 +176,9 @@ class Worker(Actor):
         return "aggregated" if self._options.node_rank else self._options.disaggregation_mode
 
     def _public_card(self, engine: Engine[Any]) -> ModelCard:
-        """To be published: clients cannot ask a prefill worker."""
+        """To be published: clients cannot ask a worker that only helps others."""
         card = with_sections(engine.card(), self.parts)
-        types = () if self.role == PREFILL else card.types
+        types = () if pool_of(self.role) else card.types
         return msgspec.structs.replace(card, types=types, capabilities=usable(card.capabilities, self.parts))
 
     def transfer_host(self) -> str:
@@ -183,13 +194,13 @@ class Worker(Actor):
 
     async def drained(self) -> None:
         """Leave the registry, so that no sender finds this worker; wait for the streams that are open."""
-        self._roles.stop()
+        for part in self.parts.values():
+            part.drain()
         self._withdraw()
         await self._idle.wait()
 
     async def stopping(self, reason: Reason) -> None:
         """Leave the registry, free the engine, and fail open streams so that their senders may retry elsewhere."""
-        self._roles.stop()
         self._withdraw()
         try:
             for part in self.parts.values():
@@ -255,28 +266,24 @@ class Worker(Actor):
             reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
 
     @handle
-    async def switch(self, message: Switch) -> asyncio.Future[Any] | UserError | Role:
-        """Change its role while it runs; model and KV cache stay."""
-        engine = self._engine
-        assert engine is not None
-        if not engine.card().capabilities.role_switch:
-            text = f"engine {engine.name}, as it has been started, keeps its role"
-            return UserError(text, "restart the worker with another disaggregation mode")
-        return self._roles.begin(self.role, message, self.context.task)
+    async def question(self, message: PartQuestion) -> Any:
+        """What a part answers."""
+        kind = type(message.question)
+        for part in self.parts.values():
+            if kind in part.questions:
+                return part.questions[kind](part, message.question)
+        return UserError(f"no part of the worker answers `{kind.name}`", "see dynamo features")
 
-    async def _leave_role(self, role: DisaggregationMode, timeout: float) -> None:
-        """Leave the registry; open requests and sessions finish. Requests that come late are taken."""
-        if PREFILL not in (self.role, role):
-            return  # what is open stays as it is
-        self.role_told(role, f"becomes {role}")
-        self._withdraw()
-        if not await comes(self._idle, timeout):
-            for reply in tuple(self._subscriptions.open):
-                reply.displaced(f"the worker becomes {role}")
-
-    async def _take_role(self, role: DisaggregationMode) -> None:
-        engine, before = self._engine, self.role
-        assert engine is not None
+    async def _become(self, engine: Engine[Any], role: DisaggregationMode, timeout: float) -> Role:
+        """See `WorkerContext`. Requests that come late are taken."""
+        before = self.role
+        moves = pool_of(before) != pool_of(role)  # else what is open stays as it is
+        if moves:
+            self.role_told(role, f"becomes {role}")
+            self._withdraw()
+            if not await comes(self._idle, timeout):
+                for reply in tuple(self._subscriptions.open):
+                    reply.displaced(f"the worker becomes {role}")
         try:
             await self._enter(role)
         except (OSError, UserError):
@@ -286,10 +293,12 @@ class Worker(Actor):
         for part in self.parts.values():
             part.leave(before)
         self._options = replace(self._options, disaggregation_mode=role)
-        if PREFILL in (before, role):
+        if moves:
             self._publish(self._public_card(engine))
         self.role_told(role, "")
+        self._role_changes += 1
         log.info("the worker was %s and is %s now", before, role)
+        return Role(role, self._role_changes)
 
     def role_told(self, role: DisaggregationMode, text: str) -> None:
         """Called with the role that the worker has, or will have, and what happens until then, to be shown."""
@@ -323,7 +332,7 @@ class Worker(Actor):
 
     def _any_prompt(self, until: float) -> bool:
         """Whether prompts may be computed, before the loop's time is `until`: that for others is known by its end."""
-        others = self.role == PREFILL
+        others = pool_of(self.role) != ""
         open_now = self._subscriptions.open
         return asyncio.get_running_loop().time() < until and any(others or not reply.sent for reply in open_now)
 
@@ -379,7 +388,7 @@ class Worker(Actor):
         counts = (self._accepted, open_now, self._cancelled, self._refused, feeds)
         handoff = next((one for part in self.parts.values() if (one := part.statistics()) is not None), None)
         pool, steps = "" if self.role == "aggregated" else self.role, self.forward_passes()
-        return WorkerStatistics(*counts, engine, handoff, pool, self._roles.epoch, steps)
+        return WorkerStatistics(*counts, engine, handoff, pool, self._role_changes, steps)
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""

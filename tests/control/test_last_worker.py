@@ -28,16 +28,16 @@ HELPER = msgspec.structs.replace(CARD, types=())
 @pytest.mark.parametrize(
     ("places", "gone", "roles", "models"),
     [
-        ([(1, CARD, False)], {1}, {}, {"m"}),
-        ([(1, CARD, False), (2, CARD, False)], {1}, {}, set()),
-        ([(1, CARD, False), (2, CARD, False)], {1, 2}, {}, {"m"}),
-        ([(1, CARD, False), (2, HELPER, True)], {1}, {}, {"m"}),
-        ([(1, CARD, False), (2, HELPER, True)], {2}, {}, set()),
-        ([(1, CARD, False)], (), {1: "prefill"}, {"m"}),
-        ([(1, CARD, False)], (), {1: "decode"}, set()),
-        ([(1, CARD, False), (2, HELPER, True)], (), {1: "prefill", 2: "decode"}, set()),
-        ([(2, HELPER, True)], {2}, {}, set()),  # it was not served before
-        ([(1, CARD, False), (2, ModelCard("other"), False)], {2}, {}, {"other"}),
+        ([(1, CARD, "")], {1}, {}, {"m"}),
+        ([(1, CARD, ""), (2, CARD, "")], {1}, {}, set()),
+        ([(1, CARD, ""), (2, CARD, "")], {1, 2}, {}, {"m"}),
+        ([(1, CARD, ""), (2, HELPER, PREFILL)], {1}, {}, {"m"}),
+        ([(1, CARD, ""), (2, HELPER, PREFILL)], {2}, {}, set()),
+        ([(1, CARD, "")], (), {1: "prefill"}, {"m"}),
+        ([(1, CARD, "")], (), {1: "decode"}, set()),
+        ([(1, CARD, ""), (2, HELPER, PREFILL)], (), {1: "prefill", 2: "decode"}, set()),
+        ([(2, HELPER, PREFILL)], {2}, {}, set()),  # it was not served before
+        ([(1, CARD, ""), (2, ModelCard("other"), "")], {2}, {}, {"other"}),
     ],
 )
 def test_models_that_are_lost(places: Any, gone: Any, roles: Any, models: set[str]) -> None:
@@ -46,15 +46,15 @@ def test_models_that_are_lost(places: Any, gone: Any, roles: Any, models: set[st
 
 def test_an_adapter_that_only_one_worker_has_is_lost_with_it() -> None:
     with_one = msgspec.structs.replace(CARD, adapters=(Adapter("mine"),))
-    places = [ModelWorker(1, CARD, False), ModelWorker(2, with_one, False)]
+    places = [ModelWorker(1, CARD, ""), ModelWorker(2, with_one, "")]
     assert (lost(places, {1}, {}), lost(places, {2}, {})) == (set(), {"mine"})
 
 
 def test_a_model_whose_workers_compute_no_prompts_is_lost_with_its_prefill_worker() -> None:
     needs = Capabilities(needs_prefill=True, role_switch=True)
     places = [
-        ModelWorker(1, ModelCard("m", capabilities=needs), False),
-        ModelWorker(2, ModelCard("m", types=(), capabilities=needs), True),
+        ModelWorker(1, ModelCard("m", capabilities=needs), ""),
+        ModelWorker(2, ModelCard("m", types=(), capabilities=needs), PREFILL),
     ]
     assert lost(places, {2}, {}) == lost(places, (), {2: "decode"}) == {"m"}
 

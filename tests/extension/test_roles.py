@@ -16,13 +16,18 @@ from dynamod.engine.base import EngineOptions
 from dynamod.extension import installed
 from dynamod.extension.feature import Feature
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.discovery import Capabilities, DisaggregationMode, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Generate, Prefill
 from dynamod.transport.base import Reply
 from dynamod.worker import parts
-from dynamod.worker.parts import Submit, WorkerPart
-from dynamod.worker.role import Role, Switch
+from dynamod.worker.parts import PartQuestion, Question, Role, Submit, WorkerPart
+
+
+class Become(Question, frozen=True, kw_only=True):
+    name: ClassVar = "become"
+
+    role: DisaggregationMode
 
 
 class Short(WorkerPart):
@@ -43,12 +48,28 @@ class Short(WorkerPart):
 
     work: ClassVar = {Prefill: take}
 
+    def become(self, question: Become) -> Any:
+        if question.role == self.context.role().role:
+            return UserError(f"it is {question.role}")
+        return self.context.spawn(self._become(question.role), "become")
+
+    questions: ClassVar = {Become: become}
+
+    async def _become(self, role: DisaggregationMode) -> Any:
+        try:
+            return await self.context.become(role, 10.0)
+        except UserError as error:
+            return error
+
     def _count(self, request: Generate, reply: Reply) -> None:
         reply.items((tokens.count(request.token_ids),), "stop")
 
     def submitting(self, request: Any, submit: Submit) -> Submit:
         stops = msgspec.structs.replace(request.stops, max_tokens=2)
         return lambda one, reply: submit(msgspec.structs.replace(one, stops=stops), reply)
+
+    def drain(self) -> None:
+        self.said.append("drain")
 
     def close(self) -> None:
         self.said.append("close")
@@ -84,13 +105,30 @@ async def test_a_part_has_roles_takes_requests_and_changes_them(words: Any) -> N
         counted = await house.ask(Prefill(words.generate([7, 8, 9]))).wait()
         assert [one.items for one in counted.deltas if getattr(one, "items", ())] == [(3,)]
         assert len((await house.ask(words.generate([1, 2, 3], max_tokens=4)).wait()).ids) == 2
-        assert await house.ref.ask(Switch(role="decode"), timeout=60) == Role("decode", 1)
+        assert await house.ref.ask(PartQuestion(Become(role="decode")), timeout=60) == Role("decode", 1)
         with pytest.raises(UserError, match="there is no role 'prefill' for workers"):
-            await house.ref.ask(Switch(role="prefill"), timeout=60)
-        assert house.workers[-1].role == "decode"
+            await house.ref.ask(PartQuestion(Become(role="prefill")), timeout=60)
+        with pytest.raises(UserError, match="it is decode"):
+            await house.ref.ask(PartQuestion(Become(role="decode")), timeout=60)
+        assert (house.workers[-1].role, house.statistics.role_switches) == ("decode", 1)
         await asyncio.sleep(1)
         await system.root.stop_child("toy", drain=True, timeout=60)
-        assert part.said == ["enter aggregated", "enter decode", "leave aggregated", "close"]
+        assert part.said == ["enter aggregated", "enter decode", "leave aggregated", "drain", "close"]
+
+
+@virtual
+async def test_a_worker_in_a_helper_role_answers_no_clients(words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    helping = replace(TOY, helpers={"decode": "min_tokens"})
+    monkeypatch.setattr(installed, "installed", lambda: {"toy": helping})
+    assert [installed.pool_of(role) for role in ("aggregated", "decode", "prefill")] == ["", "decode", ""]
+    assert installed.helpers_of(Capabilities(min_tokens=True, needs_prefill=True)) == ["decode"]
+    async with System() as system:
+        house = await words.mocker(system)
+        open_one = house.ask(words.generate([1, 2, 3], max_tokens=60))
+        await asyncio.sleep(0)
+        await house.ref.ask(PartQuestion(Become(role="decode")), timeout=60)
+        assert (house.published[0].types != (), house.published[1].types) == (True, ())
+        assert (house.withdrawn, open_one.finish) == (1, "length"), "what was open has ended before"
 
 
 def test_a_graph_is_checked_for_roles_and_by_the_feature(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,17 +13,19 @@ from dynamod.discovery.keys import EXITED, card_key, instance_key
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.capabilities import MovesBlocks
+from dynamod.extension.installed import pool_of
 from dynamod.features.prefill.worker import Handoffs
+from dynamod.features.role_switch.worker import Switch
 from dynamod.features.tiers.dispatch import PeerDispatch
 from dynamod.ingress.processor import Processor
 from dynamod.message import tokens
-from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance, ModelCard
+from dynamod.message.discovery import DisaggregationMode, Instance, ModelCard
 from dynamod.message.errors import DynamodError
 from dynamod.message.kv_events import Load, Snapshot
 from dynamod.message.worker import Generate, Prefill, Request, TransferShape
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Reply
-from dynamod.worker.role import Switch
+from dynamod.worker.parts import PartQuestion
 from dynamod.worker.worker import Worker
 
 from .etcd import SimulatedRegistry
@@ -34,9 +36,6 @@ from .wire import Process, SimulatedTransport
 
 STRIKES = 0.02
 """Seconds behind which a poison request crashes or stops its worker."""
-
-SWITCH = 30.0
-"""Seconds that a change of the role may take beyond what open requests get to finish."""
 
 
 async def _at_once() -> None:
@@ -97,7 +96,7 @@ class SimulatedWorker(Worker):
             node=f"n{self.process.node}",
             pid=self.process.pid,
             process=self.process.name,
-            pool=PREFILL if self.role == PREFILL else "",
+            pool=pool_of(self.role),
         )
         self.registry.put(instance_key(self.instance), msgspec.json.encode(self.instance))
         self.registry.put(card_key(self.instance), msgspec.json.encode(self._card))
@@ -106,7 +105,7 @@ class SimulatedWorker(Worker):
         """As the worker component answers its daemon. Raises UserError, DynamodError."""
         message = Switch.of(arguments)
         try:
-            return msgspec.to_builtins(await self.context.ref.ask(message, timeout=message.timeout + SWITCH))
+            return msgspec.to_builtins(await self.context.ref.ask(PartQuestion(message), timeout=message.patience))
         except ActorError as error:
             raise DynamodError(f"{command}: {error}") from None
 

@@ -15,6 +15,7 @@ from dynamod.message.errors import BadRequest, NotFound
 from dynamod.message.openai import ModelRequest
 
 from .ingress import AdapterLoader
+from .settings import LoraSettings
 
 SETTING = "allow_runtime_lora_updating"
 _Text = Annotated[str, Meta(min_length=1)]
@@ -44,10 +45,16 @@ class _AdapterEndpoint(BodyEndpoint[R], Generic[R]):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
         """Raises Forbidden where the frontend's setting does not allow it."""
-        if not frontend.settings.allow_runtime_lora_updating:
+        if not self.settings(frontend).allow_runtime_lora_updating:
             text = f"{self.path} is off; the frontend's setting {SETTING} (--{SETTING.replace('_', '-')}) turns it on"
             raise Forbidden(text)
         return await super().serve(frontend, context)
+
+    @staticmethod
+    def settings(frontend: Frontend) -> LoraSettings:
+        """Which adapters clients may load."""
+        found: LoraSettings = frontend.parts["lora"]
+        return found
 
     @staticmethod
     def loader(frontend: Frontend) -> AdapterLoader:
@@ -69,7 +76,7 @@ class LoadAdapter(_AdapterEndpoint[LoadAdapterRequest]):
         """Says so when requests can ask for it. Raises BadRequest, NotFound, Overloaded, TimedOut."""
         if card.adapter is not None:
             raise BadRequest(f"`model` is {card.name!r}, which is an adapter itself", param="model")
-        path = below(frontend.settings.lora_dir, asked.lora_path)
+        path = below(self.settings(frontend).lora_dir, asked.lora_path)
         try:
             adapter = msgspec.convert({"name": asked.lora_name, "path": path}, Adapter)
         except msgspec.ValidationError as error:

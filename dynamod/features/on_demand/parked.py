@@ -10,9 +10,10 @@ import msgspec
 
 from dynamod.discovery.keys import PARKED, wanted_key
 from dynamod.discovery.records import decoded
+from dynamod.extension.installed import helpers_of
 from dynamod.ingress.base import Job, ResponseSink, Run
 from dynamod.ingress.parts import Begin, ProcessorContext, ProcessorPart
-from dynamod.message.discovery import PREFILL, ModelCard
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import Overloaded
 from dynamod.message.pools import ParkedModel, WantedModel
 
@@ -124,8 +125,8 @@ class ParkedModels(ProcessorPart):
                 await self.context.check(job)
                 await self.served(card, "", self.context.queue_timeout)
             card = self.context.cards().get(card.name, card)  # that of the worker
-            if card.capabilities.needs_prefill:
-                await self.served(card, PREFILL, self.context.queue_timeout)
+            for pool in helpers_of(card.capabilities):
+                await self.served(card, pool, self.context.queue_timeout)
         return await begin(job, sink)
 
     @asynccontextmanager

@@ -51,6 +51,7 @@ FEATURE = Feature(
     dispatch=_dispatch,
     worker=_worker,
     roles=("prefill", "decode"),
+    helpers={"prefill": "needs_prefill"},
     checks=_check,
     notes={"prefill": _note},
 )

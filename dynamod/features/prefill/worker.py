@@ -24,7 +24,7 @@ class Handoffs(WorkerPart):
     `lease`, `most_bytes`: of sessions, see `HandoffEndpoint`. `port`: at which other nodes read blocks, 0: a free one.
     """
 
-    capabilities = ("handoff", "needs_prefill", "stored_blocks", "role_switch")
+    capabilities = ("handoff", "needs_prefill", "stored_blocks")
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)

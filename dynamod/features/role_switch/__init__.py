@@ -28,6 +28,12 @@ def _orders() -> object:
     return pool_orders
 
 
+def _worker() -> type:
+    from .worker import RoleSwitch
+
+    return RoleSwitch
+
+
 FEATURE = Feature(
     "role_switch",
     "workers change between prefill and decode while they run: dynamo switch; autoscaled pools share workers",
@@ -36,4 +42,5 @@ FEATURE = Feature(
     commands={"switch": _command},
     controls=_controls,
     extends={"planner": _orders},
+    worker=_worker,
 )

@@ -1,6 +1,7 @@
 """The worker component: an engine in a process of its own."""
 
 import asyncio
+import functools
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -12,24 +13,19 @@ from dynamod.actor import ActorError, handle
 from dynamod.discovery.base import Watcher
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class, require_format
-from dynamod.extension.installed import block_stores
+from dynamod.extension.installed import block_stores, pool_of
 from dynamod.graph.typed import validate
-from dynamod.message.discovery import LOAD_METRICS, PREFILL, DisaggregationMode, ModelCard
-from dynamod.message.errors import DynamodError, UserError
+from dynamod.message.discovery import LOAD_METRICS, DisaggregationMode, ModelCard
+from dynamod.message.errors import DynamodError
 from dynamod.message.node import Heartbeat
 from dynamod.parsers import AUTO
 from dynamod.preprocess.override import template_text, with_template
 from dynamod.runtime.context import ComponentContext
-from dynamod.worker.parts import WorkerContext
-from dynamod.worker.role import Switch
+from dynamod.worker.parts import PartQuestion, Question, WorkerContext
 from dynamod.worker.settings import WorkerSettings
 from dynamod.worker.worker import Worker
 
 log = logging.getLogger("dynamod.worker")
-
-
-SWITCH = 30.0
-"""Seconds that a change of the role may take beyond what open requests get to finish."""
 
 
 class Metrics(Job, frozen=True):
@@ -56,7 +52,8 @@ class WorkerComponent(Worker):
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
         if self.settings.node_rank:
             return  # the leader takes the requests
-        self._ctx.process_context.questions["switch"] = self._asked_to_switch
+        for kind in (kind for part in self.parts.values() for kind in part.questions):
+            self._ctx.process_context.questions[kind.name] = functools.partial(self._ask_part, kind)
         await self.prepare_parts()
         await self._ctx.announce(self._endpoint, self.context.ref, self._card, static=self._static)
         if not self._static:
@@ -144,7 +141,7 @@ class WorkerComponent(Worker):
         names = ("tool_call_parser", "reasoning_parser", "reasoning_field_name")
         given = {name: value for name in names if (value := getattr(self.settings, name)) not in AUTO}
         self._card = card = msgspec.structs.replace(card, **given)
-        self._ctx.pool = PREFILL if self.role == PREFILL else ""
+        self._ctx.pool = pool_of(self.role)
         if self._announced and not self._static:  # else the next request learns of it
             self._ctx.publish(self._endpoint, card)
             self._ctx.publish(LOAD_METRICS)
@@ -153,15 +150,14 @@ class WorkerComponent(Worker):
         """Shown by `ps`; and the daemon starts the process again with this role."""
         self._ctx.tell(text, state, role)
 
-    async def _asked_to_switch(self, arguments: dict[str, Any]) -> Any:
-        """`role`, `timeout`, `expected_epoch`, as `Switch` has them. Raises UserError, DynamodError."""
-        message = Switch.of(arguments)
-        if self._static:
-            raise UserError("a static worker keeps its role: frontends would not hear of another role")
+    async def _ask_part(self, kind: type[Question], arguments: dict[str, Any]) -> Any:
+        """Raises UserError, DynamodError."""
+        question = kind.of(arguments)
         try:
-            return msgspec.to_builtins(await self.context.ref.ask(message, timeout=message.timeout + SWITCH))
+            answer = await self.context.ref.ask(PartQuestion(question), timeout=question.patience)
         except ActorError as error:
             raise DynamodError(str(error)) from None
+        return msgspec.to_builtins(answer)
 
 
 def _known(numbers: msgspec.Struct) -> dict[str, Any]:

@@ -8,9 +8,10 @@ import pytest
 
 from dynamod.actor import System
 from dynamod.engine.base import EngineOptions
+from dynamod.features.role_switch.worker import Switch
 from dynamod.message.ingress import Items
 from dynamod.message.worker import Handoff, Prefill
-from dynamod.worker.role import Role, Switch
+from dynamod.worker.parts import PartQuestion, Role
 
 ARGUMENTS = {"block_size": 4, "num_gpu_blocks": 512, "watermark": 0, "max_num_batched_tokens": 64}
 PROMPT = [number % 300 for number in range(801)]
@@ -29,7 +30,7 @@ async def test_it_comes_whole(words: Any, tmp_path: Path, backend: str, blocks: 
     async with System() as system:
         prefill = await worker(words, system, "prefill", tmp_path if backend == "shm" else None)
         prefill.workers[-1].parts["prefill"].most_bytes = blocks * BLOCK + 1
-        assert await prefill.ref.ask(Switch(role="prefill"), timeout=10) == Role("prefill", 1)
+        assert await prefill.ref.ask(PartQuestion(Switch(role="prefill")), timeout=10) == Role("prefill", 1)
         decode = await worker(words, system, "decode", None)
         wanted = (await decode.ask(words.generate(PROMPT[:4] + PROMPT, max_tokens=6)).wait()).ids
         sources = [prefill.ask(Prefill(request)) for _ in range(2)]

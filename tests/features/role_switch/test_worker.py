@@ -12,10 +12,11 @@ from dynamod.actor.testing import virtual
 from dynamod.engine.base import EngineOptions
 from dynamod.features.prefill.handoff import HandoffEndpoint
 from dynamod.features.prefill.transfer.sessions import Session, Sessions
+from dynamod.features.role_switch.worker import Switch
 from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Handoff, Prefill
-from dynamod.worker.role import Role, Switch
+from dynamod.worker.parts import PartQuestion, Role
 
 SLOW = {"block_size": 4, "num_gpu_blocks": 64, "watermark": 0}
 PROMPT = list(range(20))
@@ -39,7 +40,7 @@ async def worker(words: Any, system: System, mode: DisaggregationMode = "aggrega
 
 
 def switched(house: Any, role: DisaggregationMode, **more: Any) -> "asyncio.Task[Role]":
-    return asyncio.ensure_future(house.ref.ask(Switch(role=role, **more), timeout=10_000))
+    return asyncio.ensure_future(house.ref.ask(PartQuestion(Switch(role=role, **more)), timeout=10_000))
 
 
 def session_of(house: Any, answer: Any) -> Session:
