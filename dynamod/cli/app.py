@@ -23,7 +23,7 @@ from dynamod.extension.installed import explanation
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
-from . import complete, doctor, features, infra, models, reload, serve, sim
+from . import complete, features, models, reload, serve, sim
 from .ask import ask, ask_agreed
 from .options import OPEN, Component, Finish, Force, Form, Output, Socket, Timeout, examples, overrides
 from .overview import Overview
@@ -50,8 +50,6 @@ config_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(config_app, name="config")
-app.add_typer(infra.app, name="infra")
-app.add_typer(doctor.app, name="doctor")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -127,20 +125,6 @@ def ps(socket: Socket = None, output: Output = Form.TEXT) -> None:
     from .show import processes
 
     ask(PS, NoArguments(), processes, socket, output)
-
-
-@app.command(epilog=examples("dynamo top", "dynamo top --interval 5", "dynamo top --once --output json"))
-def top(
-    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, max=3600, help="seconds between looks")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="print one table (of two looks) and exit")] = False,
-    socket: Socket = None,
-    output: Output = Form.TEXT,
-) -> None:
-    """Watch processes: CPU, memory, requests, latencies, engines and KV blocks; q ends. Without a terminal: once."""
-    from .client import Control
-    from .top import run as run_top
-
-    raise typer.Exit(run_top(Control(socket), interval, once=once, output=output))
 
 
 @app.command(epilog=examples("dynamo logs Worker", "dynamo logs -f agg/Worker", "dynamo logs -n 20"))

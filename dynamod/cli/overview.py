@@ -14,11 +14,9 @@ GROUPS = {
     "Look": {
         "status": "Show the daemon, its graphs and its problems",
         "ps": "List components with state, restarts and last error",
-        "top": "Watch CPU, memory, requests and KV blocks per process",
         "logs": "Show what components have logged and printed",
         "inspect": "Show what actors do: mailboxes, messages, task stacks",
         "explain": "Show why a request went to its worker",
-        "doctor": "Look for problems of this machine, with advice",
         "env": "Print versions, platform and engines for a bug report",
     },
     "Change components": {
@@ -33,7 +31,6 @@ GROUPS = {
     "Set up and try": {
         "config": "Check config files, print their JSON schema",
         "features": "List optional capabilities, and whether they are on",
-        "infra": "Start and stop a NATS and an etcd server for trying nodes",
         "sim": "Run the control plane under drawn faults, in virtual time",
     },
 }

@@ -1,7 +1,8 @@
-"""Which process listens on a TCP port of this machine, as /proc shows it."""
+"""TCP ports of this machine: whether a server can listen, and which process does, as /proc shows it."""
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,17 @@ def port_owner(port: int, proc: Path = PROC) -> str:
             break
         if folder.name.isdigit() and sockets & {*_descriptors(folder)}:
             return f"process {folder.name}{_program(folder)}"
+    return ""
+
+
+def port_problem(host: str, port: int) -> str:
+    """Why a server cannot listen there; empty when it can."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            return str(error.strerror)
     return ""
 
 

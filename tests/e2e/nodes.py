@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from dynamod.cli import brokers as infra
+from dynamod.features.infra import brokers as infra
 from dynamod.preprocess.locate import locate
 
 

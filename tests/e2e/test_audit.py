@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dynamod.cli import brokers as infra
 from dynamod.discovery.etcd.probe import advised_against
+from dynamod.features.infra import brokers as infra
 
 from .nodes import Servers, instances, models, on, worker
 from .together import together

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynamod.cli import brokers as infra
+from dynamod.features.infra import brokers as infra
 
 from .nodes import Servers, models, on, worker
 

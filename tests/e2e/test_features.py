@@ -23,11 +23,17 @@ ROUTES = {
     "responses": ["/v1/responses", "/v1/responses/input_tokens"],
     "lora": ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"],
     "embeddings": ["/v1/embeddings", "/v1/score", "/v1/rerank"],
+    "tokenize": ["/tokenize", "/detokenize", "/v1/chat/completions/render"],
     "on_demand": ["/models/load", "/models/unload"],
 }
 FIELDS = {"tags": ("tags", ["x"])}
 """A member of `nvext`, and a value."""
-COMMANDS = {"planner": ["planner"], "replay": ["bench"], "role_switch": ["switch"]}
+COMMANDS = {
+    "planner": ["planner"],
+    "replay": ["bench"],
+    "role_switch": ["switch"],
+    **{name: [name] for name in ("doctor", "infra", "top")},
+}
 SETTINGS = {
     "anthropic": ("strip-anthropic-preamble", "false"),
     "batches": ("batches-dir", "kept"),

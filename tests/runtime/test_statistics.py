@@ -157,7 +157,7 @@ async def test_what_the_daemon_gets_has_the_http_servers_too() -> None:
 def test_nothing_imports_prometheus_client_before_a_scrape() -> None:
     parts = ("frontend", "processor", "worker")
     modules = ("runtime.host", "runtime.statistics", *(f"runtime.components.{part}" for part in parts))
-    names = ", ".join(f"dynamod.{name}" for name in (*modules, "control.server", "cli.top_rows"))
+    names = ", ".join(f"dynamod.{name}" for name in (*modules, "control.server", "features.top.rows"))
     code = f"import sys, {names}; print('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr

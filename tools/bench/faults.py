@@ -27,7 +27,7 @@ from streams import ROOT, Ours
 
 sys.path.insert(0, ROOT)
 
-from dynamod.cli import brokers as infra
+from dynamod.features.infra import brokers as infra
 
 TAKEN = re.compile(r"^(\S+Z) .*dynamod\.migration: request \S+ was taken by")
 

@@ -17,22 +17,16 @@ from dynamod.message.errors import NotFound
 
 from .chat import ChatCompletions
 from .completions import Completions
-from .detokenize import Detokenize
 from .docs import HEADERS, page
 from .endpoint import Endpoint, Frontend
 from .models import Models, OneModel
 from .openapi import document
-from .render import Render
-from .tokenize import Tokenize
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     ChatCompletions(),
     Completions(),
     Models(),
     OneModel(),
-    Render(),
-    Tokenize(),
-    Detokenize(),
 )
 
 

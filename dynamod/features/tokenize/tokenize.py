@@ -8,6 +8,8 @@ from aiohttp import web
 
 from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
+from dynamod.ingress.api.endpoint import BodyEndpoint, Frontend
+from dynamod.ingress.api.rules import either, items, only
 from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, TooLarge, unsupported
@@ -15,9 +17,6 @@ from dynamod.message.openai import ChatRequest, Messages, ModelRequest
 from dynamod.preprocess.conversation import check_messages
 from dynamod.preprocess.scan import LARGE
 from dynamod.preprocess.tokenizer import Tokenizer
-
-from .endpoint import BodyEndpoint, Frontend
-from .rules import either, items, only
 
 _LONGEST = 8_000_000
 """Characters of a text; the ids of more would keep other requests waiting while they are written."""

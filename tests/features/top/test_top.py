@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.cli.top_rows import Look, ProcessRow, TierFacts, Top, quantile, remembering, top
-from dynamod.cli.top_table import BASE, INGRESS, WORKER, age, both, number, sections, size, widths
+from dynamod.features.top.columns import BASE, INGRESS, WORKER, age, both, number, sections, size, widths
+from dynamod.features.top.rows import Look, ProcessRow, TierFacts, Top, quantile, remembering, top
 from dynamod.http.metrics import HttpStatistics
 from dynamod.observe.metrics import Buckets
 from dynamod.runtime.statistics import PoolFacts, ProcessStatistics
@@ -225,7 +225,7 @@ def test_narrow_terminals_lose_columns_in_order() -> None:
 
 def test_the_drawing_keeps_to_the_terminal() -> None:
     pytest.importorskip("rich")
-    from dynamod.cli.top import drawing, plain
+    from dynamod.features.top.view import drawing, plain
 
     before, now = looks()
     view = top(now, before)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dynamod.ingress.api import detokenize, tokenize
+from dynamod.features.tokenize import detokenize, tokenize
 from dynamod.message.discovery import ModelCard
 
 USER = [{"role": "user", "content": "hi"}]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dynamod.control.answers import ProcessMemory
 from dynamod.message.bounded import Bounded
 
-from .tables import table
+from dynamod.cli.tables import table
 
 MIB = 1 << 20
 

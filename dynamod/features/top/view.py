@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dynamod.cli.client import Control
+from dynamod.cli.tables import table
 from dynamod.control.table import TOP
 from dynamod.extension.command import NoArguments
 from dynamod.message.errors import UserError
 
-from .client import Control
-from .tables import table
-from .top_rows import Look, Top, remembering, top
-from .top_table import GAP, age, sections, widths
+from .columns import GAP, age, sections, widths
+from .rows import Look, Top, remembering, top
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from .tables import duration
-from .top_rows import ProcessRow, TierFacts, Top
+from dynamod.cli.tables import duration
+
+from .rows import ProcessRow, TierFacts, Top
 
 GAP = 2
 """Characters between columns."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.cli import brokers as infra
 from dynamod.discovery.etcd.probe import advised_against, probe
+from dynamod.features.infra import brokers as infra
 from dynamod.message.errors import UserError
 from tests.ports import free_port
 

@@ -1,6 +1,6 @@
 """The tables of `dynamo doctor memory`."""
 
-from dynamod.cli.memory import memory
+from dynamod.features.doctor.memory import memory
 from dynamod.control.answers import ProcessMemory
 from dynamod.message.bounded import Bounded
 

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Form, Output, examples
+from dynamod.cli.options import Form, Output, examples
 
 if TYPE_CHECKING:
     from .brokers import Server
 
 app = typer.Typer(
     help="Start and stop a NATS and an etcd server for trying several nodes.",
+    short_help="Start and stop a NATS and an etcd server for trying nodes",
     epilog=examples("dynamo infra up", "dynamo infra status", "dynamo infra down --purge"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.info.rich_help_panel = "Set up and try"  # as an argument typer 0.29 loses it
 
 Data = Annotated[Path | None, typer.Option(help="their data and logs (default: ~/.local/state/dynamod/infra)")]
 

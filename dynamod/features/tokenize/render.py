@@ -7,14 +7,13 @@ from aiohttp import web
 
 from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
+from dynamod.ingress.api.chat import ChatCompletions
+from dynamod.ingress.api.endpoint import BodyEndpoint, Frontend
 from dynamod.ingress.large import apart
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ChatRequest
 from dynamod.preprocess.scan import LARGE
-
-from .chat import ChatCompletions
-from .endpoint import BodyEndpoint, Frontend
 
 _CHAT = ChatCompletions()
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dynamod.cli.ask import ask
+from dynamod.cli.options import Form, Output, Socket, examples
 from dynamod.message.errors import UserError
-
-from .ask import ask
-from .options import Form, Output, Socket, examples
 
 if TYPE_CHECKING:
     from .checks import Finding
@@ -19,9 +18,11 @@ MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 app = typer.Typer(
     epilog=examples("dynamo doctor", "dynamo doctor --port 9000 --output json", "dynamo doctor memory"),
+    short_help="Look for problems of this machine, with advice",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
+app.info.rich_help_panel = "Look"  # as an argument typer 0.29 loses it
 
 
 @app.callback()

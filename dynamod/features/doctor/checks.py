@@ -16,10 +16,11 @@ from msgspec import UNSET
 
 from dynamod import __version__
 from dynamod.actor import Actor, System
+from dynamod.cli.client import Control
 from dynamod.control.answers import ClusterStatus, GraphStatus
 from dynamod.control.table import METRICS, STATUS
 from dynamod.daemon.cluster import cluster_of
-from dynamod.daemon.port_owner import port_owner
+from dynamod.daemon.port_owner import port_owner, port_problem
 from dynamod.discovery.etcd.settings import Endpoint, EtcdSettings
 from dynamod.discovery.keys import CARDS, INSTANCES, SHARED
 from dynamod.discovery.records import decoded
@@ -33,9 +34,6 @@ from dynamod.runtime.paths import choose_socket, link_path, socket_candidates
 from dynamod.runtime.release import check_release
 from dynamod.transport.channel import Channel
 from dynamod.transport.nats.settings import NatsSettings
-
-from .brokers import port_problem
-from .client import Control
 
 T = TypeVar("T")
 State = Literal["ok", "warn", "fail"]

@@ -8,12 +8,11 @@ from aiohttp import web
 
 from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
+from dynamod.ingress.api.endpoint import BodyEndpoint, Frontend
 from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ModelRequest, TokenId
 from dynamod.preprocess.checks import token_ids
 from dynamod.preprocess.tokenizer import Tokenizer
-
-from .endpoint import BodyEndpoint, Frontend
 
 _THREAD_AT = 10_000  # ids; at most about 1 ms of work
 

@@ -1,0 +1,20 @@
+"""vLLM's routes for prompts: token ids of texts and back, and what a chat becomes."""
+
+from collections.abc import Sequence
+
+from dynamod.extension.feature import Feature
+
+
+def _endpoints() -> Sequence[object]:
+    from .detokenize import Detokenize
+    from .render import Render
+    from .tokenize import Tokenize
+
+    return Render(), Tokenize(), Detokenize()
+
+
+FEATURE = Feature(
+    "tokenize",
+    "vLLM's /tokenize, /detokenize and /v1/chat/completions/render: prompts as token ids, and back",
+    endpoints=_endpoints,
+)
