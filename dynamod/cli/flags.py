@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from dynamod import __version__
 from dynamod.engine.names import ALIASES, DEFAULT, ENGINES, add_flags, default
+from dynamod.extension.installed import inputs
 from dynamod.extension.settings import Option, options
 from dynamod.message.discovery import DisaggregationMode, ReasoningField
 from dynamod.message.errors import UserError
@@ -32,7 +33,10 @@ SERVER, ROUTER, MODEL, ENGINE = "server", "router and migration", "model", "engi
 PREFILL = "prefill and decode"
 """Headings of several functions."""
 _PLAIN = [name for name, entry in ENGINES.items() if not entry.behind]
-_WAYS = {"in=": ("http", "text", "stdin", "batch", "dyn", "none"), "out=": ("auto", "dyn", *ENGINES, *ALIASES)}
+_WAYS = {
+    "in=": ("http", *(form.partition(":")[0] for form in inputs()), "dyn", "none"),
+    "out=": ("auto", "dyn", *ENGINES, *ALIASES),
+}
 """What may stand after `in=` and `out=`, before a colon."""
 HELP = f"""\
 usage: dynamo-run [in=INPUT] [out=ENGINE] [model] [flags]

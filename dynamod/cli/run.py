@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dynamod.discovery.keys import Address
 from dynamod.engine.names import ENGINES, behind, canonical, default
 from dynamod.engine.placement import Placement
-from dynamod.extension.installed import pool_of
+from dynamod.extension.installed import inputs, pool_of, run_input
 from dynamod.extension.settings import options
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.graph.options import check_python
@@ -26,7 +26,7 @@ from .flags import EPILOG, HELP, RunArguments, frontend_parser, joined, parse
 if TYPE_CHECKING:
     from .interrupt import Talk
 
-INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT", "none")
+INPUTS = ("http", *inputs(), "dyn://NAMESPACE.COMPONENT.ENDPOINT", "none")
 FRONTEND_KEYS = {
     "host": "http_host",
     "port": "http_port",
@@ -81,9 +81,7 @@ def run(argv: Sequence[str]) -> int:
     make: Callable[[], Talk] | None = None
     if not arguments.input.startswith("batch:") and (arguments.flags.resume or arguments.flags.overwrite):
         raise UserError("--resume and --overwrite belong to in=batch:", "for example in=batch:prompts.jsonl --resume")
-    if arguments.input in ("text", "stdin") or arguments.input.startswith("batch:"):
-        from dynamod.cli.chat.start import start
-
+    if (start := run_input(arguments.input)) is not None:
         arguments, make = start(arguments)
     graph = build(arguments)
     if arguments.flags.dry_run:
@@ -99,8 +97,8 @@ def run_frontend(argv: Sequence[str]) -> int:
     """Run `python -m dynamo.frontend`."""
     flags, make = frontend_parser().parse_args(joined(argv)), None
     if flags.interactive:
-        from dynamod.cli.chat.start import start
-
+        if (start := run_input("text")) is None:
+            raise UserError("--interactive needs a feature that chats, and none is installed", "see dynamo features")
         arguments, make = start(RunArguments("text", "auto", "", flags))
         flags = arguments.flags
     elif flags.model_name:

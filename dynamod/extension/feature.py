@@ -58,6 +58,12 @@ class Feature:
     """Kinds of components, by the name by which services of graphs ask for them."""
     extends: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
     """What it adds to features that it requires, by their names (`installed.extensions`)."""
+    inputs: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict[str, Callable[[Any], Any]])
+    """Inputs of `dynamo-run` that are no servers, by what stands after `in=`, like `batch:FILE`.
+
+    Each is called with a `cli.flags.RunArguments`. It returns the arguments of the server that the command runs for
+    itself, and a function without arguments that makes the `cli.interrupt.Talk` with it. Both raise UserError.
+    """
     explains: Mapping[str, Callable[[], Callable[[str | None, Any], None]]] = field(default_factory=dict[str, Any])
     """What prints `dynamo explain WORD`, by the word: with the path of the control socket or None, and a `Form`."""
     controls: "Callable[[], Sequence[CommandHandler[Any, Any]]]" = tuple

@@ -112,6 +112,24 @@ def explanation(word: str) -> Callable[[str | None, Any], None] | None:
     return made() if made is not None else None
 
 
+def inputs() -> list[str]:
+    """The inputs of `dynamo-run` that features add, as `--help` writes them."""
+    return [form for feature in installed().values() for form in feature.inputs]
+
+
+def run_input(given: str) -> Callable[[Any], Any] | None:
+    """What starts an input of `dynamo-run`; None where no feature adds the input.
+
+    Raises UserError when the feature is off.
+    """
+
+    def starts(feature: Feature) -> Mapping[str, Callable[[Any], Any]]:
+        return {"".join(form.partition(":")[:2]): start for form, start in feature.inputs.items()}
+
+    word = "".join(given.partition(":")[:2])
+    return _owned(word, starts, f"in={word}")
+
+
 def control(name: str) -> "CommandHandler[Any, Any] | None":
     """What answers a command of the control socket that a feature adds; None when no feature adds it.
 

@@ -6,9 +6,9 @@ from typing import cast
 import pytest
 
 from dynamod.actor.testing import run
-from dynamod.cli.chat.client import Answer, ChatClient, Refused
-from dynamod.cli.chat.text import Chat
 from dynamod.cli.interrupt import Interrupts
+from dynamod.features.chat.client import Answer, ChatClient, Refused
+from dynamod.features.chat.text import Chat
 
 FULL = "This model's maximum context length is 9 tokens, but the prompt has 12"
 

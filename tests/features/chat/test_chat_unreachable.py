@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from dynamod.cli.chat import client
-from dynamod.cli.chat.client import chat_client
+from dynamod.features.chat import client
+from dynamod.features.chat.client import chat_client
 from dynamod.message.errors import UserError
 
 

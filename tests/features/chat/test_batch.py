@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.actor.testing import run
-from dynamod.cli.chat import entries
-from dynamod.cli.chat.answers import InOrder, prepare
-from dynamod.cli.chat.batch import AT_ONCE, WINDOW, Batch
-from dynamod.cli.chat.client import ChatClient, Refused, Response
 from dynamod.cli.interrupt import Interrupts
+from dynamod.features.chat import entries
+from dynamod.features.chat.answers import InOrder, prepare
+from dynamod.features.chat.batch import AT_ONCE, WINDOW, Batch
+from dynamod.features.chat.client import ChatClient, Refused, Response
 from dynamod.message.errors import UserError
 
 Ask = Callable[[str, Mapping[str, Any]], Response]

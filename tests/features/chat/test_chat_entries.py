@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.cli.chat import entries
-from dynamod.cli.chat.answers import Outputs, prepare
-from dynamod.cli.chat.entries import Job
+from dynamod.features.chat import entries
+from dynamod.features.chat.answers import Outputs, prepare
+from dynamod.features.chat.entries import Job
 from dynamod.message.errors import UserError
 
 ASK = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": []}}

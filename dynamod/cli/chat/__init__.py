@@ -1,1 +1,0 @@
-"""The chat client of dynamo-run: terminal, standard input, batch files."""
