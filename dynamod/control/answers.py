@@ -5,9 +5,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from dynamod.message.bounded import Bounded
-from dynamod.message.rows import Row
-
 
 class Problem(msgspec.Struct, frozen=True):
     """`found`: one sentence. `mend`: what to do."""
@@ -77,45 +74,6 @@ class Daemon(msgspec.Struct, frozen=True):
     node: str = ""
     pid: int = 0
     uptime: float = 0.0
-
-
-class Vitals(msgspec.Struct, frozen=True):
-    """What the kernel knows of a process. `cpu`: seconds used so far. `rss`: bytes in memory."""
-
-    cpu: float = 0.0
-    rss: int = 0
-
-
-class Look(Daemon, frozen=True):
-    """One look at a node. `at`: monotonic seconds. `rows`: of `ps`, without models. `instances`, `vitals`: by pid.
-
-    `instances`: leases in hexadecimal. `statistics`: `runtime.statistics.ProcessStatistics` of each process that has
-    answered, as JSON.
-    """
-
-    at: float = 0.0
-    rows: list[Row] = []
-    instances: dict[str, str] = {}
-    vitals: dict[str, Vitals] = {}
-    statistics: dict[str, Any] = {}
-
-
-class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A process, and what its bounded structures hold.
-
-    `rss`: bytes in memory; 0 where the kernel does not tell. `pss`: the same with each page divided by the number of
-    processes that share the page; null where the kernel does not tell. `descendants`: bytes in memory of the processes
-    that the process has started, without the processes of the list. `error`: why the process says nothing of its
-    structures.
-    """
-
-    process: str = ""
-    pid: int = 0
-    rss: int = 0
-    pss: int | None = None
-    descendants: int = 0
-    bounded: list[Bounded] = []
-    error: str = ""
 
 
 class LogLines(msgspec.Struct, frozen=True):

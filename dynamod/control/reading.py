@@ -19,8 +19,8 @@ from dynamod.message.bounded import Bounded
 from dynamod.message.rows import Row
 from dynamod.observe.metrics import exposition, load, merged
 
-from . import problems, table, vitals
-from .answers import ClusterStatus, GraphStatus, LogLines, Look, ProcessMemory, Status
+from . import problems, table
+from .answers import ClusterStatus, GraphStatus, LogLines, Status
 from .arguments import ExplainArguments, InspectArguments, LogsArguments
 from .context import GLANCE, CommandContext
 from .names import UnknownName, is_of, known, means
@@ -119,45 +119,6 @@ async def inspect(context: CommandContext, options: InspectArguments) -> list[di
     return facts
 
 
-async def top(context: CommandContext, _arguments: NoArguments) -> Look:
-    """All of one look for `dynamo top`."""
-    node = context.node
-    answers = await context.ask_each(context.names.processes(), "statistics", timeout=GLANCE)
-    rows = node.graphs.rows()
-    return Look(
-        __version__,
-        node.name,
-        os.getpid(),
-        uptime=time.monotonic() - node.life.born,
-        at=time.monotonic(),
-        rows=rows,
-        instances={str(pid): f"{lease:x}" for pid, lease in node.link.leases().items()},
-        vitals=vitals.vitals(row.pid for row in rows if row.pid),
-        statistics={process.name: value for process, value in answers.items() if isinstance(value, dict)},
-    )
-
-
-async def memory(context: CommandContext, _arguments: NoArguments) -> list[ProcessMemory]:
-    """Memory of the daemon and its processes, and what their bounded structures hold."""
-    from dynamod.runtime.statistics import bounded_structures
-
-    processes = context.names.processes()
-    answers = await context.ask_each(processes, "bounded")
-    pids = {OWN: os.getpid(), **{process.name: process.pid for process in processes}}
-    listed = {*pids.values()}
-    taken = await asyncio.to_thread(lambda: [vitals.memory(name, pid, listed) for name, pid in pids.items() if pid])
-    told: dict[str, Any] = {process.name: answer for process, answer in answers.items()}
-    told[OWN] = bounded_structures(context.node.system)
-    return [_with_bounded(one, told[one.process]) for one in taken]
-
-
-def _with_bounded(memory: ProcessMemory, answer: Any) -> ProcessMemory:
-    """The memory of a process, with its answer or why there is none."""
-    if isinstance(answer, BaseException):  # a finding, not a failure
-        return replace(memory, error=f"does not answer: {str(answer) or type(answer).__name__}")
-    return replace(memory, bounded=msgspec.convert(answer, list[Bounded]))
-
-
 async def metrics(context: CommandContext, _arguments: NoArguments) -> str:
     """Statistics of the daemon's own actors and of all component processes, as Prometheus text."""
     await load()
@@ -189,10 +150,8 @@ async def explain(context: CommandContext, arguments: ExplainArguments) -> list[
 HANDLERS = (
     CommandHandler(table.STATUS, status),
     CommandHandler(table.PS, ps),
-    CommandHandler(table.TOP, top),
     CommandHandler(table.LOGS, logs),
     CommandHandler(table.INSPECT, inspect),
-    CommandHandler(table.MEMORY, memory),
     CommandHandler(table.METRICS, metrics),
     CommandHandler(table.EXPLAIN, explain),
 )

@@ -3,17 +3,7 @@
 from dynamod.extension.command import Command, NoArguments
 from dynamod.message.rows import Row
 
-from .answers import (
-    Drained,
-    GraphStatus,
-    JsonObject,
-    LogLines,
-    Look,
-    ProcessMemory,
-    Reloaded,
-    Status,
-    Stopped,
-)
+from .answers import Drained, GraphStatus, JsonObject, LogLines, Reloaded, Status, Stopped
 from .arguments import (
     DrainArguments,
     ExplainArguments,
@@ -28,7 +18,6 @@ from .arguments import (
 
 STATUS = Command("status", NoArguments, Status, "The daemon, its graphs, and its problems.")
 PS = Command("ps", NoArguments, list[Row], "One row per component and replica, with the models that can be asked.")
-TOP = Command("top", NoArguments, Look, "All that one refresh of `dynamo top` needs.")
 LOGS = Command("logs", LogsArguments, LogLines, "Log lines; with `follow=1` a stream of text.")
 INSPECT = Command(
     "inspect",
@@ -36,12 +25,6 @@ INSPECT = Command(
     list[JsonObject],
     "Actors of the daemon and of its processes: mailboxes, messages, stacks of tasks.",
     subject="actor",
-)
-MEMORY = Command(
-    "memory",
-    NoArguments,
-    list[ProcessMemory],
-    "Memory of the daemon and its processes, and what their bounded structures hold.",
 )
 METRICS = Command("metrics", NoArguments, str, "Statistics of all processes as Prometheus text.", path="metrics")
 EXPLAIN = Command(

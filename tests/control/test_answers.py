@@ -10,13 +10,10 @@ from dynamod.control.answers import (
     Drained,
     GraphStatus,
     LogLines,
-    Look,
     Problem,
-    ProcessMemory,
     Reloaded,
     Status,
     Stopped,
-    Vitals,
 )
 from dynamod.control.commands import known
 from dynamod.extension.command import Command, NoArguments
@@ -71,17 +68,7 @@ STATUS = {
     "ready": False,
     "gpus": {"agg/Worker.0": ["0"]},
 }
-LOOK = {
-    **DAEMON,
-    "at": 4.0,
-    "rows": [ROW],
-    "instances": {"7": "ab"},
-    "vitals": {"7": {"cpu": 0.5, "rss": 4096}},
-    "statistics": {"agg/Worker.0": {"mailboxes": {}, "engines": {}, "http": None}},
-}
 
-HELD = {"name": "router index", "of": "m", "count": 3, "bound": 4, "unit": "blocks"}
-MEMORY = {"process": "agg/Worker.0", "pid": 7, "rss": 8, "pss": 4, "descendants": 0, "bounded": [HELD], "error": ""}
 
 
 @pytest.mark.parametrize(
@@ -93,10 +80,6 @@ MEMORY = {"process": "agg/Worker.0", "pid": 7, "rss": 8, "pss": 4, "descendants"
         *((GraphStatus, value) for value in (STARTED, FAILED, ATTACHED)),
         (Status, STATUS),
         (Status, {**STATUS, "cluster": None}),
-        (Vitals, {"cpu": 0.5, "rss": 4096}),
-        (Look, LOOK),
-        (ProcessMemory, MEMORY),
-        (ProcessMemory, {**MEMORY, "pss": None, "bounded": [], "error": "does not answer: TimeoutError"}),
         (LogLines, {"lines": ["a"], "next": {"here": 4}}),
         (Drained, {"drained": "Worker"}),
         (Stopped, {"stopped": "agg"}),

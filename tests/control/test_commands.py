@@ -200,12 +200,6 @@ async def test_metrics_of_all_processes_are_one_text() -> None:
     assert {one.labels["process"] for one in families["dynamod_actor_tasks"].samples} == {"dynamod"}
 
 
-async def test_top_has_the_statistics_of_those_that_answer() -> None:
-    async with System() as system:
-        looked = await asked(system, Process("a", statistics={"x": 1}), Process("quiet")).call("top", {})
-    assert looked["statistics"] == {"a": {"x": 1}}
-
-
 async def test_who_does_not_answer_is_a_finding() -> None:
     async with System() as system:
         facts = await asked(system, Process("a", inspect=[{"path": "/W"}]), Process("quiet")).call("inspect", {})
@@ -213,20 +207,6 @@ async def test_who_does_not_answer_is_a_finding() -> None:
         {"process": "a", "path": "/W"},
         {"process": "quiet", "path": "", "error": "does not answer: TimeoutError"},
     ]
-
-
-async def test_memory_of_the_daemon_and_of_processes_that_answer_or_not() -> None:
-    held = {"name": "kept decisions", "count": 3, "bound": 1000, "unit": "requests", "later": True}
-    pid = os.getppid()  # the kernel tells its memory
-    processes = Process("agg/ingress.0", pid, bounded=[held]), Process("agg/Worker.0", pid), Process("agg/Worker.1")
-    async with System(seed=1) as system:
-        daemon, ingress, quiet = await asked(system, *processes).call("memory", {})  # one has not started
-    assert (daemon["process"], daemon["pid"], daemon["error"]) == ("dynamod", os.getpid(), "")
-    assert "mailbox" in {one["name"] for one in daemon["bounded"]}
-    assert min(daemon["rss"], ingress["rss"]) > 1 << 20
-    assert ingress["bounded"] == [{"name": "kept decisions", "of": "", "count": 3, "bound": 1000, "unit": "requests"}]
-    assert (quiet["process"], quiet["bounded"]) == ("agg/Worker.0", [])
-    assert quiet["error"] == "does not answer: TimeoutError"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,13 @@
-"""`dynamo doctor`: what is wrong on this machine, and how to mend it."""
+"""`dynamo doctor`: what is wrong on this machine, how to mend it, and where the memory of the processes is."""
+
+from typing import TYPE_CHECKING, Any
 
 from dynamod.extension.feature import Feature
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dynamod.extension.command import CommandHandler
 
 
 def _command() -> object:
@@ -9,4 +16,15 @@ def _command() -> object:
     return app
 
 
-FEATURE = Feature("doctor", "dynamo doctor: looks for problems of this machine", commands={"doctor": _command})
+def _controls() -> "Sequence[CommandHandler[Any, Any]]":
+    from .control import HANDLERS
+
+    return HANDLERS
+
+
+FEATURE = Feature(
+    "doctor",
+    "dynamo doctor: looks for problems of this machine",
+    commands={"doctor": _command},
+    controls=_controls,
+)

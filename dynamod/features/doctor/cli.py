@@ -57,9 +57,9 @@ def doctor(
 @app.command(epilog=examples("dynamo doctor memory", "dynamo doctor memory --output json"))
 def memory(socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Show the memory of the daemon and its processes, and what their bounded structures hold."""
-    from dynamod.control.table import MEMORY
     from dynamod.extension.command import NoArguments
 
+    from .commands import MEMORY
     from .memory import memory as form
 
     ask(MEMORY, NoArguments(), form, socket, output)

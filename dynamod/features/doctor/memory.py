@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from dynamod.control.answers import ProcessMemory
+from dynamod.cli.tables import table
 from dynamod.message.bounded import Bounded
 
-from dynamod.cli.tables import table
+from .commands import ProcessMemory
 
 MIB = 1 << 20
 

@@ -10,11 +10,13 @@ from itertools import accumulate
 
 import msgspec
 
-from dynamod.control import answers
+from dynamod.control.answers import Daemon
 from dynamod.http.metrics import HttpStatistics
 from dynamod.message.rows import Row
 from dynamod.observe.metrics import Buckets
 from dynamod.runtime.statistics import PoolFacts, ProcessStatistics
+
+from . import commands
 
 Engines = Mapping[str, Mapping[str, float | None]]
 """Statistics of a process's engines, by worker."""
@@ -92,14 +94,14 @@ class ProcessRow(msgspec.Struct, frozen=True):
         return self.state if self.answers or self.state != "Ready" else "Ready?"
 
 
-class Top(answers.Daemon, frozen=True):
+class Top(Daemon, frozen=True):
     """One look, compared with the one before. `interval`: seconds between them, None for the first."""
 
     interval: float | None = None
     processes: list[ProcessRow] = msgspec.field(default_factory=list[ProcessRow])
 
 
-class Look(answers.Look, frozen=True):
+class Look(commands.Look, frozen=True):
     """A look at a node with the statistics of its processes."""
 
     statistics: dict[str, ProcessStatistics] = msgspec.field(default_factory=dict[str, ProcessStatistics])

@@ -17,11 +17,11 @@ import msgspec
 
 from dynamod.cli.client import Control
 from dynamod.cli.tables import table
-from dynamod.control.table import TOP
 from dynamod.extension.command import NoArguments
 from dynamod.message.errors import UserError
 
 from .columns import GAP, age, sections, widths
+from .commands import TOP
 from .rows import Look, Top, remembering, top
 
 if TYPE_CHECKING:
