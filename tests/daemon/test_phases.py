@@ -1,6 +1,6 @@
 """The phases of a start."""
 
-from dynamod.daemon.phases import Phases
+from dynamod.daemon.reported import Phases
 
 
 def test_each_phase_has_its_seconds() -> None:

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from dynamod.daemon.recent import Recent
+from dynamod.daemon.logs import Recent
 from dynamod.observe.logstore import LogStore
 
 
