@@ -46,9 +46,3 @@ def test_models_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
     sections, _ = shown(capsys, "in=http out=mocker org/one org/two --max-models 1")
     assert sections["Processor"]["budget"] == {"models": 1}
     assert {section["model"] for section in sections.values() if "model" in section} == {"org/one", "org/two"}
-
-
-def test_a_prompt_has_a_frontend_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    sections, _ = shown(capsys, "in=stdin out=echo_core sample")
-    assert sections["Frontend"] == {"host": "127.0.0.1", "port": 0, "api_keys": "***"} | sections["Frontend"]
-    assert sections["Frontend"]["api_keys"] == "***"

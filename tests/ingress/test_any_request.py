@@ -43,7 +43,6 @@ FEW = settings(
     "path",
     [
         "/v1/chat/completions",
-        "/v1/chat/completions/render",
         "/v1/completions",
     ],
 )
@@ -161,8 +160,6 @@ PARTS = [{"type": "text", "text": "a"}]
         ("CompletionRequest", {"prompt": ["a"] * 64, "logit_bias": {"5": -100}}),
         ("CompletionRequest", {"prompt": [1] * 64, "n": 2, "logprobs": 0}),
         ("CompletionRequest", {"prompt": [[1], [2]], "nvext": {"annotations": ["token_ids"]}}),
-        ("TokenizeRequest", {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}),
-        ("TokenizeRequest", {"prompt": ""}),
     ],
 )
 def test_usual_bodies_are_in_the_document(threaded, name, body) -> None:
@@ -196,8 +193,6 @@ def check_usual(threaded, name, body) -> None:
         ),
         ("CompletionRequest", {"prompt": ""}),
         ("CompletionRequest", {"prompt": ["a", 1]}),
-        ("TokenizeRequest", {}),
-        ("TokenizeRequest", {"messages": [{"role": "assistant", "content": ""}], "continue_final_message": True}),
     ],
 )
 def test_what_is_refused_is_not_in_the_document(name, body) -> None:

@@ -55,18 +55,6 @@ async def test_the_loop_goes_on_while_a_large_body_is_read(server, backend, conn
     assert max(gaps) < 1.0  # 0.1 on a quiet machine; 3 and more when the loop decodes
 
 
-@pytest.mark.parametrize("field", ["prompt", "messages"])
-async def test_a_text_of_which_the_ids_would_be_too_many(server, connect, field) -> None:
-    text = "a " * 4_000_001
-    client = await connect(server)
-    client.post(
-        "/tokenize", json.dumps({field: text if field == "prompt" else [{"role": "user", "content": text}]}).encode()
-    )
-    status, headers = await client.head()
-    error = json.loads(await client.body(headers))["error"]
-    assert (status, error["code"], error["param"]) == (413, "request_too_large", field)
-
-
 async def refused(client) -> None:
     status, headers = await client.head()
     assert (status, headers["retry-after"]) == (503, "5")

@@ -162,3 +162,15 @@ def call(connection: http.client.HTTPConnection, path: str, body: dict[str, Any]
     found = json.loads(answer.read())
     assert answer.status == 200, found
     return found
+
+
+@pytest.mark.parametrize("field", ["prompt", "messages"])
+async def test_a_text_of_which_the_ids_would_be_too_many(server, connect, field) -> None:
+    text = "a " * 4_000_001
+    client = await connect(server)
+    client.post(
+        "/tokenize", json.dumps({field: text if field == "prompt" else [{"role": "user", "content": text}]}).encode()
+    )
+    status, headers = await client.head()
+    error = json.loads(await client.body(headers))["error"]
+    assert (status, error["code"], error["param"]) == (413, "request_too_large", field)

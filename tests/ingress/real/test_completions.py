@@ -35,7 +35,7 @@ def test_several_prompts(real: Any, model: str, samples: int, echo: bool) -> Non
 def test_ids_are_for_engines_that_know_them(real: Any) -> None:
     status, answer = post(real.port, PATH, model="sample", prompt=[[5, 6], [7]], max_tokens=5)
     assert (status, len(answer["choices"])) == (200, 2)
-    ids = post(real.port, "/tokenize", model="sample", prompt="Hello, world")[1]["tokens"]
+    ids = list(real.house.backend.model("sample").tokenizer.encode("Hello, world"))
     _, answer = post(real.port, PATH, model="sample", prompt=ids, echo=True)
     assert answer["choices"][0]["text"] == 2 * "Hello, world", "its prompt as text, and the same from the engine"
     status, answer = post(real.port, PATH, model="text", prompt=[[5, 6], [7]], max_tokens=5)

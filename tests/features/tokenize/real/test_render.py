@@ -51,3 +51,10 @@ def test_a_chat_is_rendered_to_the_prompt_of_its_answer(real) -> None:
     assert (status, wrong["error"]["param"]) == (400, "temperature")
     status, wrong = post(real.port, path, model="sample", messages=[{"role": "user", "content": "one " * 3000}])
     assert (status, wrong["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_the_ids_of_a_chats_prompt_are_those_that_render_says(real) -> None:
+    body = {"model": "sample", "messages": [{"role": "user", "content": "Hello 😀"}]}
+    _, whole = post(real.port, "/v1/chat/completions", **body, return_token_ids=True)
+    _, rendered = post(real.port, "/v1/chat/completions/render", **body, return_token_ids=False)
+    assert whole["prompt_token_ids"] == rendered["token_ids"]
