@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dynamod.discovery.keys import Address
 from dynamod.engine.names import ENGINES, behind, canonical, default
 from dynamod.engine.placement import Placement
-from dynamod.extension.installed import inputs, pool_of, run_input
+from dynamod.extension.installed import inputs, pool_of, run_input, run_models
 from dynamod.extension.settings import options
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.graph.options import check_python
@@ -121,9 +121,7 @@ def serve(graph: Graph, title: str, flags: argparse.Namespace, make: "Callable[[
 def build(arguments: RunArguments) -> Graph:
     """The graph that the words describe. Raises UserError for combinations that make no sense."""
     if arguments.models:
-        from .run_models import models_graph
-
-        return models_graph(arguments)
+        return run_models()(arguments)  # type: ignore[no-any-return]
     flags, output = arguments.flags, arguments.output
     discover = output in ("auto", "dyn")
     if arguments.input.startswith("dyn://"):

@@ -11,6 +11,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """A key at the top of a config file that names no component. `schema`: JSON schema of its value.
+
+    `expand` gives a function of the `graph.document.Document` with the key and of the graph that command or file name
+    (a text, a mapping or None). The function returns the document with components instead of the key, and the graph's
+    target. It raises UserError.
+    """
+
+    schema: Mapping[str, Any]
+    expand: Callable[[], Callable[[Any, Any], tuple[Any, str | None]]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Feature:
     """One folder of `dynamod/features`, whose `__init__.py` has it as FEATURE.
 
@@ -64,6 +77,10 @@ class Feature:
     Each is called with a `cli.flags.RunArguments`. It returns the arguments of the server that the command runs for
     itself, and a function without arguments that makes the `cli.interrupt.Talk` with it. Both raise UserError.
     """
+    config_keys: Mapping[str, ConfigKey] = field(default_factory=dict[str, ConfigKey])
+    """Keys at the top of a config file. They are read also when the feature is off."""
+    run_models: Callable[[Any], Any] | None = None
+    """Makes the `graph.graph.Graph` of `dynamo-run` with several models, of a `cli.flags.RunArguments`."""
     explains: Mapping[str, Callable[[], Callable[[str | None, Any], None]]] = field(default_factory=dict[str, Any])
     """What prints `dynamo explain WORD`, by the word: with the path of the control socket or None, and a `Form`."""
     controls: "Callable[[], Sequence[CommandHandler[Any, Any]]]" = tuple

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dynamod.message.errors import UserError
 
 from .component import Component
-from .feature import Feature
+from .feature import ConfigKey, Feature
 
 if TYPE_CHECKING:
     from dynamod.message.discovery import Capabilities
@@ -110,6 +110,22 @@ def explanation(word: str) -> Callable[[str | None, Any], None] | None:
     """
     made = _owned(word, lambda feature: feature.explains, f"`dynamo explain {word}`")
     return made() if made is not None else None
+
+
+def config_keys() -> Mapping[str, ConfigKey]:
+    """The keys at the top of a config file that features add, also where they are off."""
+    return {key: one for feature in installed().values() for key, one in feature.config_keys.items()}
+
+
+def run_models() -> Callable[[Any], Any]:
+    """What makes the graph of `dynamo-run` with several models, also where its feature is off.
+
+    Raises UserError where no feature does.
+    """
+    for feature in installed().values():
+        if feature.run_models is not None:
+            return feature.run_models
+    raise UserError("several models need a feature that loads models on demand, and none is installed", "give one")
 
 
 def inputs() -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dynamod.extension.installed import config_keys
 from dynamod.graph import importing
 from dynamod.graph.build import Node, Topology, topology
 from dynamod.graph.config import read_config
@@ -19,7 +20,6 @@ from dynamod.graph.depends import Dependency
 from dynamod.graph.describe import describe
 from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.graph.importing import Importer
-from dynamod.graph.models import DEFAULT, MODELS, expanded
 from dynamod.graph.service import Links, Service, collecting
 from dynamod.graph.yamlgraph import planned
 from dynamod.message.errors import UserError
@@ -50,10 +50,10 @@ def load_graph(
     document = read_config(text, str(shown or ""), overrides, environ)
     folders = [folder, *([file.parent] if file else []), importing.shipped_root()]
     wanted: object = target or document.data.get("graph")
-    if MODELS in document.data:
-        target = wanted if isinstance(wanted, str) else DEFAULT if wanted is None else None
-        document = expanded(document, target)
-        wanted = document.data["graph"]
+    for key, one in config_keys().items():
+        if key in document.data and one.expand is not None:
+            document, target = one.expand()(document, wanted)
+            wanted = document.data["graph"]
     if wanted is None:
         raise importing.no_module("", folder)
     with Importer(folders) as importer, collecting() as links:

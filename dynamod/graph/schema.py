@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dynamod.extension.installed import config_keys
 from dynamod.graph.graph import Graph
 from dynamod.graph.importing import Importer, shipped_root
 from dynamod.graph.load import load_service
@@ -50,12 +51,7 @@ def schema(graphs: Sequence[Graph] | None = None) -> dict[str, Any]:
     defs: dict[str, Any] = {"ServiceArgs": _object(_PROCESS)}
     properties: dict[str, Any] = {
         "graph": {"oneOf": [_TARGET, _graph()]},
-        "models": {
-            "type": "object",
-            "additionalProperties": {"type": "object"},
-            "description": "models that are loaded on demand, by the name for clients: engine, model, args, ttl, ...",
-        },
-        "budget": {"type": "object", "description": "what of them may be loaded at once: models, memory, patience"},
+        **{key: dict(one.schema) for key, one in config_keys().items()},
         "Common": {"type": "object", "description": "values that services take by naming them in common-configs"},
     }
     typed: dict[str, list[Any]] = {}

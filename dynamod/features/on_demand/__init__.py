@@ -1,12 +1,14 @@
 """Models that are loaded when a request asks for them, and unloaded when no request does."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from dynamod.extension.component import Component
-from dynamod.extension.feature import Feature
+from dynamod.extension.feature import ConfigKey, Feature
 
 if TYPE_CHECKING:
+    from dynamod.cli.flags import RunArguments
+    from dynamod.graph.document import Document
     from dynamod.graph.graph import Graph, ServiceSpec
     from dynamod.ingress.parts import ProcessorContext
 
@@ -48,10 +50,31 @@ def _processor(context: "ProcessorContext") -> object:
     return ModelsOnDemand(context)
 
 
+def _expand() -> "Callable[[Document, object], tuple[Document, str | None]]":
+    from .models import expand
+
+    return expand
+
+
+def _run_models(arguments: "RunArguments") -> "Graph":
+    from .run_models import models_graph
+
+    return models_graph(arguments)
+
+
+MODELS = {
+    "type": "object",
+    "additionalProperties": {"type": "object"},
+    "description": "models that are loaded on demand, by the name for clients: engine, model, args, ttl, ...",
+}
+BUDGET = {"type": "object", "description": "what of them may be loaded at once: models, memory, patience"}
+
 FEATURE = Feature(
     "on_demand",
     "models that are loaded when a request asks for them, within a budget: `models:` in a config file",
     endpoints=_endpoints,
     processor=_processor,
+    config_keys={"models": ConfigKey(MODELS, _expand), "budget": ConfigKey(BUDGET)},
+    run_models=_run_models,
     components={"ondemand": Component(_actor, _settings, _check, ingress=True, starts=_starts)},
 )

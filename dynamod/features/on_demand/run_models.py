@@ -3,15 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+from dynamod.cli.flags import RunArguments
+from dynamod.cli.run import ingress_graph, worker_graph
 from dynamod.discovery.keys import Address
 from dynamod.graph.graph import Graph
-from dynamod.graph.models import ON_DEMAND, PROCESSOR, components
 from dynamod.message.errors import UserError
 from dynamod.preprocess.locate import local
 from dynamod.preprocess.reference import model_name
 
-from .flags import RunArguments
-from .run import ingress_graph, worker_graph
+from .models import ON_DEMAND, PROCESSOR, components
 
 ONE = ("model_name", "model_path", "python", "static_worker")
 """Flags that mean one model that is always there."""

@@ -21,9 +21,15 @@ from dynamod.message.hints import kind
 MODELS, BUDGET, PROCESSOR = "models", "budget", "Processor"
 DEFAULT = "graphs.models:Frontend"
 ON_DEMAND = "ondemand"
-"""The kind of the component Processor there."""
+"""The kind of the component Processor there, and of `dynamo-run` with several models."""
 _WORKER = {"engine": "engine", "model": "model", "args": "engine_args"}
 _MORE = "worker"
+
+
+def expand(document: Document, wanted: object) -> tuple[Document, str | None]:
+    """As `expanded`, and the target of the graph. `wanted`: what command or file name as the graph."""
+    target = wanted if isinstance(wanted, str) else DEFAULT if wanted is None else None
+    return expanded(document, target), target
 
 
 def expanded(document: Document, target: object) -> Document:
