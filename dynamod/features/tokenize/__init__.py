@@ -15,6 +15,6 @@ def _endpoints() -> Sequence[object]:
 
 FEATURE = Feature(
     "tokenize",
-    "vLLM's /tokenize, /detokenize and /v1/chat/completions/render: prompts as token ids, and back",
+    "vLLM's routes /tokenize, /detokenize and .../render: prompts as token ids, and back",
     endpoints=_endpoints,
 )
