@@ -7,7 +7,6 @@ from itertools import chain
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from dynamod import __version__
 from dynamod.actor.inspect import inspect_system
@@ -15,7 +14,6 @@ from dynamod.daemon.runner import GraphRunner
 from dynamod.daemon.served import GraphState, ServedModels
 from dynamod.discovery.keys import INSTANCES
 from dynamod.extension.command import CommandHandler, NoArguments
-from dynamod.message.bounded import Bounded
 from dynamod.message.rows import Row
 from dynamod.observe.metrics import exposition, load, merged
 

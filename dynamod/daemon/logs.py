@@ -4,8 +4,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from dynamod.observe.capture import LineReader
 from dynamod.observe.bounded import bounded
+from dynamod.observe.capture import LineReader
 from dynamod.observe.lines import HumanLines, MarkedLines
 from dynamod.observe.logstore import LogStore
 
@@ -21,7 +21,7 @@ class Recent(logging.Handler):
         self._log_store = log_store
         self._lines: deque[tuple[int, str, str]] = deque(maxlen=RECENT_LINES)
         self.number = 0
-        bounded(self, "recent log lines", KEPT, lambda one: len(one._lines), "lines")
+        bounded(self, "recent log lines", RECENT_LINES, lambda one: len(one._lines), "lines")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Number the line, keep it and write it."""

@@ -70,7 +70,6 @@ STATUS = {
 }
 
 
-
 @pytest.mark.parametrize(
     ("kind", "value"),
     [

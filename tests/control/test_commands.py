@@ -1,6 +1,5 @@
 """How commands find what a name means: one graph, none, or several."""
 
-import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field

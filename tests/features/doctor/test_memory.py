@@ -1,7 +1,7 @@
 """The tables of `dynamo doctor memory`."""
 
-from dynamod.features.doctor.memory import memory
 from dynamod.features.doctor.commands import ProcessMemory
+from dynamod.features.doctor.memory import memory
 from dynamod.message.bounded import Bounded
 
 MIB = 1 << 20
