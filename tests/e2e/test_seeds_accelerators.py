@@ -211,7 +211,8 @@ def test_vllm_reads_no_gguf(machine: Any) -> None:
 def test_the_users_devices_reach_the_engine(machine: Any) -> None:
     """Each command's own, though they share a daemon."""
     for number, devices in enumerate(("7", "", "0,2")):
-        serve(machine, f"dynamo-run in=dyn://a.b{number}.c out=echo_core sample", CUDA_VISIBLE_DEVICES=devices)
+        words = adapted(f"dynamo-run in=dyn://a.b{number}.c out=echo_core sample")
+        machine.start(*words, fresh=True, CUDA_VISIBLE_DEVICES=devices).ready()  # the kernel shows its first variables
         (row,) = [one for one in machine.ps("Worker") if one["graph"] == machine.ps("Worker")[-1]["graph"]]
         assert visible(row["pid"]) == devices
 
