@@ -9,6 +9,7 @@ import yaml
 
 from dynamod.cli import service
 from dynamod.cli.app import app
+from dynamod.cli.features import add_commands
 from dynamod.cli.flags import parse
 from dynamod.cli.run import build
 from dynamod.graph.load import load_graph
@@ -127,7 +128,9 @@ def test_the_readme_names_every_file() -> None:
 
 
 def test_the_commands_of_the_readme_exist() -> None:
+    add_commands(app)
     words = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    words |= {group.name for group in app.registered_groups}
     text = (FOLDER / "README.md").read_text()
     named = re.findall(r"(?m)(?:^|`)dynamo (\w+)", text)
     assert {"status", "ps", "logs"} <= set(named) <= words

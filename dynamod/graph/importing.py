@@ -110,12 +110,20 @@ def _beside(folder: Path, pattern: str) -> list[Path]:
     return [file for root in (folder, shipped_root()) for file in root.glob(pattern) if file.stem[0] != "_"]
 
 
+def _graphs(folder: Path) -> list[str]:
+    return [f"graphs.{file.stem}" for file in _beside(folder, "graphs/*.py")]
+
+
+def known_graphs(folder: Path) -> str:
+    """What to do where no graph is given."""
+    return f"name one like graphs.agg:Frontend, or write graph: in the config; available: {names(_graphs(folder))}"
+
+
 def no_module(name: str, folder: Path) -> UserError:
     """The error of a target that is nowhere, or that was not given."""
-    graphs = [f"graphs.{file.stem}" for file in _beside(folder, "graphs/*.py")]
     if not name:
-        hint = f"name one like graphs.agg:Frontend, or write graph: in the config; available: {names(graphs)}"
-        return UserError("no graph given", hint)
+        return UserError("no graph given", known_graphs(folder))
+    graphs = _graphs(folder)
     local = [file.stem for file in folder.glob("*.py")]
     hint = f"{near(name, [*graphs, *local])}available: {names(graphs)}"
     return UserError(f"no module '{name}' in {folder}, among the shipped graphs or installed", hint)

@@ -1,6 +1,5 @@
 import json
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -379,7 +378,7 @@ def test_a_broken_template_is_found_at_load(tmp_path: Path, bytes_reference: Ref
 
 
 def test_prepared_carries_its_field_name(model: Model) -> None:
-    prepared = replace(model.prepare_prompts(completion(), ["x"])[0], prompt="字" * 600)
+    prepared = msgspec.structs.replace(model.prepare_prompts(completion(), ["x"])[0], prompt="字" * 600)
     with pytest.raises(BadRequest) as caught:
         model.encode(prepared, "i")
     assert caught.value.param == "prompt"
