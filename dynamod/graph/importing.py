@@ -114,15 +114,16 @@ def _graphs(folder: Path) -> list[str]:
     return [f"graphs.{file.stem}" for file in _beside(folder, "graphs/*.py")]
 
 
-def known_graphs(folder: Path) -> str:
-    """What to do where no graph is given."""
-    return f"name one like graphs.agg:Frontend, or write graph: in the config; available: {names(_graphs(folder))}"
+def no_graph(folder: Path, file: str, keys: Iterable[str]) -> UserError:
+    """The error where no target is given. `file`: the config, with its `keys`; empty: none was given."""
+    has = ", ".join(f"`{key}`" for key in keys) or "no key"
+    why = f"no graph given: {file} has no `graph`, only {has}" if file else "no graph given"
+    hint = f"name one like graphs.agg:Frontend, or write graph: in the config; available: {names(_graphs(folder))}"
+    return UserError(why, hint)
 
 
 def no_module(name: str, folder: Path) -> UserError:
-    """The error of a target that is nowhere, or that was not given."""
-    if not name:
-        return UserError("no graph given", known_graphs(folder))
+    """The error of a target that is nowhere."""
     graphs = _graphs(folder)
     local = [file.stem for file in folder.glob("*.py")]
     hint = f"{near(name, [*graphs, *local])}available: {names(graphs)}"

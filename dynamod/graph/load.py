@@ -55,10 +55,7 @@ def load_graph(
             document, target = one.expand()(document, wanted)
             wanted = document.data["graph"]
     if wanted is None:
-        if shown and document.data:
-            keys = ", ".join(f"`{key}`" for key in document.data)
-            raise UserError(f"no graph given: {shown} has no `graph`, only {keys}", importing.known_graphs(folder))
-        raise importing.no_module("", folder)
+        raise importing.no_graph(folder, str(shown or ""), document.data)
     with Importer(folders) as importer, collecting() as links:
         loader = _Loader(importer, links)
         if isinstance(wanted, str):

@@ -18,14 +18,14 @@ LAST_CHUNK = b"0\r\n\r\n"
 """Ends a body with chunked framing."""
 
 
-class WholeAnswer(web.Response):
-    """A response whose body is bytes, and goes out with its header in one write."""
+class _Written(web.StreamResponse):
+    """A response that may be written past aiohttp: `_sent` once its header is out, or on its way."""
 
     _sent = False
 
     @property
     def prepared(self) -> bool:
-        """Whether it is out, or on its way."""
+        """Whether its header is out, or on its way."""
         return self._sent or super().prepared
 
     @property
@@ -34,52 +34,38 @@ class WholeAnswer(web.Response):
         return self._sent or super().keep_alive
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send it."""
-        body = self.body
-        plain = isinstance(body, bytes) and body and super().keep_alive is None and not self.prepared
-        head = header(request, self, f"Content-Length: {len(body)}") if plain else b""  # type: ignore[arg-type]
-        transport = request.transport
-        if not head or transport is None:
-            return await super().prepare(request)
-        transport.write(head + body)  # type: ignore[operator]
-        self._sent = True
-        return None
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing is left to send when `prepare` has sent all."""
-        if not self._sent:
-            await super().write_eof(data)
-
-
-class StreamedAnswer(web.StreamResponse):
-    """A response with chunked framing, which its owner writes: header, chunks and LAST_CHUNK."""
-
-    _sent = False
-
-    @property
-    def prepared(self) -> bool:
-        """Whether its header is out."""
-        return self._sent or super().prepared
-
-    @property
-    def keep_alive(self) -> bool | None:
-        """Whether the connection stays open after it; None: that is not known yet."""
-        return self._sent or super().keep_alive
-
-    def begin(self, request: web.BaseRequest) -> bytes:
-        """The header, which the caller writes with the first chunks; empty: aiohttp has to write it, by `prepare`."""
-        head = header(request, self, "Transfer-Encoding: chunked") if super().keep_alive is None else b""
-        self._sent = bool(head)
-        return head
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send the header, if `begin` has not given it."""
+        """Send the header, unless it is out. aiohttp calls this for each response that a handler returns."""
         return None if self._sent else await super().prepare(request)
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """End the body, if its owner does not."""
+        """End the body, unless the code that wrote the header ends it."""
         if not self._sent:
             await super().write_eof(data)
+
+
+class WholeAnswer(_Written, web.Response):
+    """A response whose body is bytes, and goes out with its header in one write."""
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send it."""
+        body, transport = self.body, request.transport
+        if transport is not None and isinstance(body, bytes) and body and not self.prepared:
+            head = header(request, self, f"Content-Length: {len(body)}")
+            if head:
+                self._sent = True
+                transport.write(head + body)
+                return None
+        return await super().prepare(request)
+
+
+class StreamedAnswer(_Written):
+    """A response with chunked framing, which its owner writes: header, chunks and LAST_CHUNK."""
+
+    def begin(self, request: web.BaseRequest) -> bytes:
+        """The header, which the caller writes with the first chunks; empty: aiohttp has to write it, by `prepare`."""
+        head = header(request, self, "Transfer-Encoding: chunked")
+        self._sent = bool(head)
+        return head
 
 
 def header(request: web.BaseRequest, response: web.StreamResponse, framing: str) -> bytes:
@@ -91,6 +77,7 @@ def header(request: web.BaseRequest, response: web.StreamResponse, framing: str)
     if (
         transport is None
         or transport.is_closing()
+        or response.keep_alive is not None  # by force_close
         or not request.keep_alive
         or request.version != HttpVersion11
         or request.method == "HEAD"

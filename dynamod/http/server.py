@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aiohttp import web
 
 from dynamod.message.errors import Internal, Overloaded, RequestError
+from dynamod.observe.frequent import write_waiting
 from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
 
 from .answer import json_response
@@ -124,6 +125,7 @@ class Server:
         await self._wait_idle(_FLUSH)
         self._http = None
         self._listeners.clear()
+        write_waiting()  # the lines of the last requests
 
     async def _wait_first_requests(self) -> None:
         """Wait until each new connection has sent a request: a client whose connection breaks cannot know its fate."""

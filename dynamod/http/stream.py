@@ -53,41 +53,12 @@ def one_line(text: str) -> bytes:
     return " ".join(printable(text).splitlines()).encode()
 
 
-class Signal:
-    """An `asyncio.Event` for one waiting task: each request has one."""
-
-    __slots__ = ("_set", "_waiter")
-
-    def __init__(self) -> None:
-        self._set = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def set(self) -> None:
-        """Wake the task that waits, or let the next `wait` return at once."""
-        self._set = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def clear(self) -> None:
-        """The next `wait` waits."""
-        self._set = False
-
-    async def wait(self) -> None:
-        """Return when it is set."""
-        if not self._set:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-
-
 class Source(Protocol):
     """Makes the events of one response."""
 
     open: bool
     error: RequestError | None
-    changed: Signal  # set when there is more, or the end
+    changed: asyncio.Event  # set when there is more, or the end
 
     def pending(self, committed: bool) -> bool:
         """Whether there is something to send. `committed`: the response has its status, so anything may go."""

@@ -55,12 +55,12 @@ class Console(logging.Handler, Holding):
             self._held.append(text)
 
     def hold(self) -> None:
-        """See Holding."""
+        """Keep lines until `write_held`."""
         with self.lock or nullcontext():
             self._held = []
 
     def write_held(self) -> None:
-        """See Holding."""
+        """Write the lines since `hold` together."""
         with self.lock or nullcontext():
             held, self._held = self._held, None
             self._write(held or [])

@@ -136,7 +136,7 @@ def serve(sock: socket.socket, name: str) -> None:
                 try:
                     os.write(pipe, str(_code(program.pid)).encode())
                 except BrokenPipeError:
-                    pass  # the next look sees that nobody reads
+                    pass  # the reader has gone: poll reports the closed pipe next
                 ended[pipe] = program
                 poll.register(pipe, 0)
             else:

@@ -13,7 +13,7 @@ from dynamod.http.context import RequestContext
 from dynamod.http.routes import Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
-from dynamod.http.stream import EventFrames, EventStream, Signal
+from dynamod.http.stream import EventFrames, EventStream
 from tests.ports import listener
 
 BODY = b'{"a":"\xc3\xa4"}'
@@ -47,7 +47,7 @@ class Two:
     open, error = True, None
 
     def __init__(self) -> None:
-        self.changed, self.left = Signal(), [b"4\r\none\n\r\n"]
+        self.changed, self.left = asyncio.Event(), [b"4\r\none\n\r\n"]
         asyncio.get_running_loop().call_later(0.05, self.end)
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""Requests nobody thought of, over HTTP: no 500, and every answer as /openapi.json says."""
+"""Random requests over HTTP: no 500, and every answer as /openapi.json says."""
 
 import functools
 import http.client

@@ -1,5 +1,6 @@
 """What all writers of answers share: choices, counts, the end, and the one place where the handler waits."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,6 @@ from aiohttp import web
 
 from dynamod.http.answer import json_response
 from dynamod.http.metrics import GAP, ModelMetrics
-from dynamod.http.stream import Signal
 from dynamod.ingress.base import Logprob, ResponseSink
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.openai import REASONING_NAMES
@@ -84,7 +84,7 @@ class ResponseWriter(ResponseSink, ABC):
         self._prompt_tokens: dict[int, int] = {}  # as engines said at the end, by prompt
         self.prompt_ids: Sequence[Sequence[int]] = ()
         self.answer_ids: Sequence[Sequence[int]] = ()
-        self.changed = Signal()  # set when the waiting response has something to do
+        self.changed = asyncio.Event()  # set when the waiting response has something to do
 
     @abstractmethod
     async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""Requests nobody thought of, to the routes of messages."""
+"""Random requests to the routes of messages."""
 
 from typing import Any
 

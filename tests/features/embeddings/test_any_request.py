@@ -1,4 +1,4 @@
-"""Requests nobody thought of, to the routes of vectors and scores."""
+"""Random requests to the routes of vectors and scores."""
 
 from typing import Any
 

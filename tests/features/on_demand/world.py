@@ -43,7 +43,7 @@ class World:
                     self.draining.add(name)
                 case Admit(request):
                     name = self.waiting.pop(request)
-                    assert name in self.loaded, "sent to nobody"
+                    assert name in self.loaded, "sent to a model without a worker"
                     self.running[request] = name
                     most = self.core.models[name].settings.concurrency
                     assert most is None or list(self.running.values()).count(name) <= most

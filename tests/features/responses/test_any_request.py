@@ -1,4 +1,4 @@
-"""Requests nobody thought of, to the routes of responses."""
+"""Random requests to the routes of responses."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Requests nobody thought of, to the routes for token ids."""
+"""Random requests to the routes for token ids."""
 
 from typing import Any
 

@@ -104,14 +104,14 @@ class _Net(Actor):
 
 
 class Lasting(Compiler):
-    """Goes on when the house that has asked it is closed."""
+    """A compiler of grammars that stays when the house that uses it is closed."""
 
     def close(self) -> None: ...
 
 
 @functools.cache
 def compiler() -> Compiler:
-    """One for all houses of this process: each would start one of its own. tests/structured has those that end."""
+    """One compiler of grammars for all houses of this test process. tests/structured tests how compilers end."""
     made = Lasting()
     atexit.register(Compiler.close, made)
     return made

@@ -62,7 +62,8 @@ class ReaderEnd(Link):
         self._owed = 0  # bytes that came and are not credited
         self._wake: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()  # the connection
-        self._taken = self._told = hello.first  # the block after those that were taken, and as the source knows it
+        self._taken = hello.first  # the number of the next block to take
+        self._told = hello.first  # the value of `_taken` that the source was sent last
         self._asked = False  # by the source, and not answered
         self._reads = 0  # of the socket
 
