@@ -107,9 +107,9 @@ class ProcessorPart:
 class ProcessorParts(dict[str, ProcessorPart]):
     """The parts of a processor, by the names of their features. The methods answer for all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Mapping[str, ProcessorPart] = {}) -> None:
         super().__init__()
-        self.fill({})
+        self.fill(parts)
 
     def fill(self, parts: Mapping[str, ProcessorPart]) -> None:
         """Have these parts, too."""

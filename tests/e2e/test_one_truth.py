@@ -130,7 +130,9 @@ class Watch:
             if row > MOMENT:
                 found += faults
         for told in self.diagnoses:
-            meanwhile = [one for one in self.samples if told.begun - 0.1 < one.at < told.ended]
+            # and the next sample: something may have changed since the last one began
+            until = next((one.at for one in self.samples if one.at >= told.ended), told.ended)
+            meanwhile = [one for one in self.samples if told.begun - 0.1 < one.at <= until]
             models = {one.models for one in meanwhile}
             if len(models) == 1 and told.models not in models and not any(one.faults() for one in meanwhile):
                 found.append(f"doctor {sorted(told.models)}, all others {models} from {told.begun} to {told.ended}")
