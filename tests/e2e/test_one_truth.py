@@ -130,9 +130,12 @@ class Watch:
             if row > MOMENT:
                 found += faults
         for told in self.diagnoses:
-            # and the next sample: something may have changed since the last one began
-            until = next((one.at for one in self.samples if one.at >= told.ended), told.ended)
-            meanwhile = [one for one in self.samples if told.begun - 0.1 < one.at <= until]
+            # With a sample before and one after: things change between two samples, and there is none without a daemon.
+            before = [one.at for one in self.samples if one.at <= told.begun]
+            after = [one.at for one in self.samples if one.at >= told.ended]
+            if not before or not after:
+                continue
+            meanwhile = [one for one in self.samples if min(before[-1], told.begun - 0.1) <= one.at <= after[0]]
             models = {one.models for one in meanwhile}
             if len(models) == 1 and told.models not in models and not any(one.faults() for one in meanwhile):
                 found.append(f"doctor {sorted(told.models)}, all others {models} from {told.begun} to {told.ended}")
