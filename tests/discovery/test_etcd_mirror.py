@@ -158,10 +158,12 @@ class World(RuleBasedStateMachine):
                 own = sorted((key, value) for key, value, _ in peer.registry.own_items())
                 assert peer.registry.items(f"v1/{who}/") == own
 
-    @rule(who=peer, again=st.booleans())
-    def grant(self, who: int, again: bool) -> None:
-        wanted = self.old[who][-1] if again and self.old[who] else 0
-        self.old[who].append(self.peers[who].registry.grant(wanted))
+    @rule(who=peer, of=st.sampled_from([None, 0, 1]))
+    def grant(self, who: int, of: int | None) -> None:
+        """A lease with a new id, or with the last one of a node: a process that comes back, or moves, keeps its id."""
+        wanted = self.old[of][-1] if of is not None and self.old[of] else 0
+        if wanted not in self.peers[1 - who].registry.leases():
+            self.old[who].append(self.peers[who].registry.grant(wanted))
 
     @rule(who=peer, which=st.integers(0, 1), name=st.integers(0, 1), value=st.sampled_from([b"x", b"y"]))
     def put(self, who: int, which: int, name: int, value: bytes) -> None:
@@ -296,6 +298,30 @@ def test_a_lease_that_ends_while_it_is_asked_for_is_revoked(peer: Peer) -> None:
     peer.say()
     peer.say()
     assert peer.store.leases == set()
+
+
+@pytest.mark.parametrize("before", ["answer", "events"])
+def test_a_lease_that_goes_to_another_node_is_theirs(peer: Peer, before: str) -> None:
+    """Whatever is heard first: that the lease has ended, or what the next holder of its id puts."""
+    peer.registry.grant(7)
+    peer.registry.put("v1/a", b"ours", 7)
+    peer.say()
+    peer.hear()
+    peer.registry.revoke(7)
+    ((end, lease),) = peer.ends()
+    answer = end(lease)
+    other = Peer(peer.store, 2)
+    other.registry.grant(7)
+    other.registry.put("v1/b", b"theirs", 7)
+    other.say()
+    if before == "answer":
+        answer()
+        peer.hear()
+    else:
+        peer.hear()
+        answer()
+    assert peer.registry.items() == [("v1/b", b"theirs")]
+    assert peer.mirror.leases.asked == set()
 
 
 def test_a_closed_mirror_is_silent(peer: Peer) -> None:

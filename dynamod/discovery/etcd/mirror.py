@@ -9,7 +9,7 @@ we did ourselves is nothing but an event that changes nothing.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from dynamod.discovery.keys import SHARED
@@ -55,12 +55,13 @@ class Leases:
         """Leases to keep alive."""
         return [lease for lease, state in self.states.items() if state == "held"]
 
-    def forget_ended(self, until: int | None = None) -> None:
-        """Leases whose last echo has come are strangers again: another node may use the id."""
-        for lease, revision in list(self.ending.items()):
-            if revision and (until is None or revision <= until):
-                del self.ending[lease]
-                self.asked.discard(lease)
+    def forget_ended(self, until: int | None = None) -> set[int]:
+        """Make leases whose last echo has come strangers again, since another node may use the id; returns them."""
+        last = [lease for lease, end in self.ending.items() if end and (until is None or end <= until)]
+        for lease in last:
+            del self.ending[lease]
+            self.asked.discard(lease)
+        return set(last)
 
 
 class EtcdMirror:
@@ -122,6 +123,7 @@ class EtcdMirror:
             self.lost(lease)
         else:
             self.leases.ending[lease] = revision
+            self._forget_ended(self.revision)
 
     def granted_at_last(self, lease: int, *, certain: bool = True) -> None:
         """Etcd has granted a lease, or (not `certain`) may have."""
@@ -131,7 +133,7 @@ class EtcdMirror:
             self.wake.set()
         elif certain:
             self.leases.states[lease] = "held"
-            self._settle_lease(lease)
+            self._settle_leases([lease])
 
     def taken(self, lease: int) -> bool:
         """The id exists in etcd. Adopt the lease (True) if it is this node's own from before, else leave it alone.
@@ -149,7 +151,7 @@ class EtcdMirror:
         self.leases.asked.add(lease)
         self.leases.states[lease] = "held"
         self.heartbeat.set()
-        self._settle_lease(lease)
+        self._settle_leases([lease])
         return True
 
     def lost(self, lease: int) -> None:
@@ -254,7 +256,7 @@ class EtcdMirror:
                     self._registry.delete_foreign(key)
                 continue
             self.revision = max(self.revision, revision)
-            self.leases.forget_ended(revision - 1)
+            self._forget_ended(revision - 1)
             if revision <= self._known(key):
                 continue
             self._missing.discard(key)
@@ -264,7 +266,7 @@ class EtcdMirror:
                 self._remote[key] = item
             self._settle(key)
         self._gone = {key: revision for key, revision in self._gone.items() if revision > self.revision}
-        self.leases.forget_ended(self.revision)
+        self._forget_ended(self.revision)
 
     def compacted(self) -> int:
         """The history asked for is not kept: what is missing waits for `expire`. Returns where to follow from."""
@@ -324,6 +326,11 @@ class EtcdMirror:
         have = self._remote.get(key)
         return max(have.revision if have is not None else 0, self._gone.get(key, 0))
 
-    def _settle_lease(self, lease: int) -> None:
-        for key in [key for key, item in self._remote.items() if item.lease == lease]:
+    def _forget_ended(self, until: int) -> None:
+        # The next holder's keys can be heard of before the answer that our lease has ended: they are foreign from now.
+        if forgotten := self.leases.forget_ended(until):
+            self._settle_leases(forgotten)
+
+    def _settle_leases(self, leases: Collection[int]) -> None:
+        for key in [key for key, item in self._remote.items() if item.lease in leases]:
             self._settle(key)
