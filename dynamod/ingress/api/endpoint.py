@@ -22,6 +22,7 @@ from dynamod.http.context import RequestContext
 from dynamod.http.errors import OPENAI, ErrorForm
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
+from dynamod.http.turns import Turns
 from dynamod.ingress.base import Backend, Job
 from dynamod.ingress.fields import extended, of_features_off
 from dynamod.ingress.large import apart
@@ -52,6 +53,8 @@ class Frontend:
         self.backend = backend
         self.ids: set[str] = set()
         self.bodies = BodyBudget(settings.bodies_limit, _trim)
+        self.body_limit = settings.body_limit
+        self.turns = Turns()
         self.parts = {one.name: one.part(settings) for one in enabled() if one.part is not None}
 
     def unused_id(self, wanted: str) -> str:
@@ -167,7 +170,9 @@ class BodyEndpoint(Endpoint, Generic[R]):
         settings = frontend.settings
         with bound(x_request_id=context.id), frontend.bodies.share() as share:
             check_json_type(context.request.headers)
-            body = await read_body(context.request, settings.body_limit, share, settings.body_min_rate)
+            body = await read_body(context.request, frontend.body_limit, share, settings.body_min_rate)
+            if (turn := frontend.turns.begin()) is not None:
+                await turn
             return await self.take(frontend, context, body)
 
     async def take(self, frontend: Frontend, context: RequestContext, body: bytes) -> web.StreamResponse:

@@ -1,0 +1,51 @@
+"""How many requests begin in one turn of the event loop."""
+
+import asyncio
+from collections import deque
+from time import perf_counter
+
+TURN = 0.002
+"""Seconds of one turn that requests take to begin, if the turn has one or more of them."""
+_FIRST = 4  # requests in the first turn, whose cost is not known
+
+
+class Turns:
+    """Lets requests begin in the order of their arrival, as many in each turn as take about `TURN` seconds.
+
+    Requests that arrive together would all begin in one turn, and the loop would read and write nothing until the last
+    of them has begun: open streams would wait, and workers would get the first request with the last.
+    """
+
+    def __init__(self) -> None:
+        self._width = _FIRST  # requests that may begin in a turn
+        self._count = 0  # that have begun in this turn
+        self._since = 0.0  # when the first of them did
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def begin(self) -> "asyncio.Future[None] | None":
+        """What a request has to wait for before it begins; None: it may begin now."""
+        if self._waiting or self._count >= self._width:
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            return future
+        self._count += 1
+        if self._count == 1:
+            self._end_later()
+        return None
+
+    def _end_later(self) -> None:
+        self._since = perf_counter()
+        asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        """The turn is over: those of the next may begin."""
+        took = max(perf_counter() - self._since, 1e-6)
+        self._width = max(int(self._count * TURN / took), 1)
+        self._count = 0
+        while self._waiting and self._count < self._width:
+            future = self._waiting.popleft()
+            if not future.done():  # else its client has left
+                future.set_result(None)
+                self._count += 1
+        if self._count:
+            self._end_later()
