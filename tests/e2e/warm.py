@@ -157,7 +157,8 @@ class Started:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # its parent, another process, has waited for it meanwhile
+                os.kill(self.pid, number)
 
     def close(self) -> None:
         """Forget it."""

@@ -26,7 +26,10 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class Work:
-    """What is asked: `requests` in all, `streams` at a time, prompts of `words` words, answers of `tokens` tokens."""
+    """What is asked: `requests` in all, `streams` at a time, prompts of `words` words, answers of `tokens` tokens.
+
+    `key`: of the API; empty: none.
+    """
 
     model: str
     requests: int
@@ -34,6 +37,7 @@ class Work:
     words: int
     tokens: int
     unary: bool = False
+    key: str = ""
 
 
 @dataclass
@@ -89,6 +93,8 @@ def request_bytes(work: Work, port: int, number: int) -> bytes:
     }
     data = json.dumps(body).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Type: application/json\r\n"
+    if work.key:
+        head += f"Authorization: Bearer {work.key}\r\n"
     return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
