@@ -133,8 +133,8 @@ class Watch:
         for place in self._cluster.running(ingress=False):
             if place.prefill and seconds == AT_LAST:
                 continue
-            if place.prefill and client.needs_prefill and self._cluster.wire.harmed and seconds == SOON:
-                continue  # what was lost on the way there before may hide the cancel
+            if place.prefill and self._cluster.wire.harmed and seconds == SOON:
+                continue  # it is cancelled when the answer begins; what was lost on the way there hides that a while
             process, worker = place.process, place.worker
             if process is None or worker is None or client.id not in worker.requests():
                 continue

@@ -54,6 +54,7 @@ def test_seeds_hold(first: int) -> None:
         5602584,
         5700120,
         5700333,
+        6000166,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
