@@ -36,6 +36,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/events.md": events.events,
     "reference/python.md": python.python,
     **both("beside-dynamo", chart.draw),
+    **both("gateways", chart.gateways),
     **both("architecture", diagrams.architecture),
     **both("request", diagrams.request),
     **both("packages", diagrams.packages),

@@ -1,4 +1,4 @@
-"""The chart of the README: the table of docs/explanation/comparison.md as bars, for light and for dark pages."""
+"""Charts of measurements: tables of pages of the manual as bars, for light and for dark pages."""
 
 import re
 from dataclasses import dataclass
@@ -7,10 +7,14 @@ from pathlib import Path
 from .svg import Colors, bar, picture, text
 
 SOURCE = Path(__file__).parents[2] / "docs/explanation/comparison.md"
+GATEWAYS = Path(__file__).parents[2] / "docs/explanation/performance.md"
 BAR, ROW, TOP = 14, 62, 44
 """Pixels: the height of a bar, of a measure, and of what is above the first measure."""
 LONGEST = 400
 """Pixels of the longest bar of a measure. Each measure has a scale of its own."""
+
+NAMES, CUT = 140, 420
+"""Pixels: left of the bars of gateways, and their longest bar that is not cut."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,15 @@ class Measure:
 
 def measures(page: str) -> list[Measure]:
     """The rows of the table. Raises ValueError for a page without the table."""
-    found = re.search(r"^\| measure \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
+    return [Measure(what, theirs, ours) for what, theirs, ours in _table(page, "measure")]
+
+
+def _table(page: str, first: str) -> list[list[str]]:
+    """The cells of the table whose first column has this title."""
+    found = re.search(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
     if found is None:
-        raise ValueError(f"{SOURCE} has no table of measures")
-    rows = [[cell.strip().replace("`", "") for cell in row.strip("|").split("|")] for row in found[1].splitlines()]
-    return [Measure(what, theirs, ours) for what, theirs, ours in rows]
+        raise ValueError(f"the page has no table of {first}s")
+    return [[cell.strip().replace("`", "") for cell in row.strip("|").split("|")] for row in found[1].splitlines()]
 
 
 def bounds(value: str) -> tuple[float, float]:
@@ -55,6 +63,31 @@ def draw(colors: Colors) -> str:
         parts.append(_bars(top + 17, row.ours, scale, (colors.ours, colors.ours_soft), colors.text))
         parts.append(_bars(top + 17 + BAR + 2, row.theirs, scale, (colors.theirs, colors.theirs_soft), colors.quiet))
     return picture(TOP + ROW * len(rows), parts, "docs/explanation/comparison.md")
+
+
+def gateways(colors: Colors) -> str:
+    """CPU time of gateways, per request and per streamed token. A bar that is cut has a light end."""
+    table = _table(GATEWAYS.read_text(encoding="utf-8"), "gateway")
+    parts = [text(0, 18, "CPU time of a gateway; shorter is better", colors.quiet)]
+    top = TOP - 8
+    for column, title in ((1, "per request"), (2, "per streamed token")):
+        parts.append(text(0, top + 10, title, colors.text, bold=True))
+        top += 20
+        amounts = sorted(bounds(row[column])[0] for row in table)
+        scale = CUT / amounts[-2]  # else nothing could be seen beside the largest
+        for row in table:
+            name, length = row[0], bounds(row[column])[0] * scale
+            color = colors.ours if name.startswith("dynamod") else colors.theirs
+            parts.append(text(0, top + 11, name, colors.text))
+            parts.append(bar(NAMES, top, round(min(length, CUT)), BAR, color))
+            if length > CUT:
+                soft = colors.ours_soft if color == colors.ours else colors.theirs_soft
+                parts.append(bar(NAMES + CUT, top, 2 * BAR, BAR, soft))
+            end = NAMES + round(min(length, CUT + 2 * BAR))
+            parts.append(text(end + 8, top + 11, row[column], colors.quiet))
+            top += BAR + 8
+        top += 12
+    return picture(top, parts, "docs/explanation/performance.md", "CPU time of gateways per request and per token")
 
 
 def _bars(top: int, value: str, scale: float, colors: tuple[str, str], ink: str) -> str:
