@@ -80,7 +80,7 @@ def gateways(colors: Colors) -> str:
             color = colors.ours if name.startswith("dynamod") else colors.theirs
             parts.append(text(0, top + 11, name, colors.text))
             parts.append(bar(NAMES, top, round(min(length, CUT)), BAR, color))
-            if length > CUT:
+            if length > CUT + 1:
                 soft = colors.ours_soft if color == colors.ours else colors.theirs_soft
                 parts.append(bar(NAMES + CUT, top, 2 * BAR, BAR, soft))
             end = NAMES + round(min(length, CUT + 2 * BAR))
