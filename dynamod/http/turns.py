@@ -5,7 +5,7 @@ from collections import deque
 from time import perf_counter
 
 TURN = 0.002
-"""Seconds of one turn that requests take to begin, if the turn has one or more of them."""
+"""Seconds for the requests that begin in one turn. A request that takes longer begins alone."""
 _FIRST = 4  # requests in the first turn, whose cost is not known
 
 

@@ -27,12 +27,13 @@ def free_port() -> int:
         return port
 
 
-def ask(port: int, model: str) -> bool:
-    """One unary request; False while nobody answers it."""
+def ask(port: int, model: str, key: str = "") -> bool:
+    """One unary request, with a key if one is given; False while nobody answers it."""
     body = json.dumps(
         {"model": model, "max_tokens": 1, "ignore_eos": True, "messages": [{"role": "user", "content": "Hello"}]}
     ).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head += f"Authorization: Bearer {key}\r\n" if key else ""
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:

@@ -26,15 +26,17 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from cold_start import ROOT, free_port
+from cold_start import ROOT, ask, free_port
 from load import Result, Work, run
+
+sys.path.insert(0, ROOT)
+
+from dynamod.observe.processes import family
 
 MODEL = "bench"
 KEY = "sk-bench"
@@ -151,37 +153,44 @@ class Engine(asyncio.Protocol):
                     stream.transport.write(cls.chunks.end(stream.tokens))
 
 
+Commands = Callable[[int, Sequence[str], Path, Path], Sequence[Sequence[str]]]
+
+
 @dataclass(frozen=True)
 class Gateway:
-    """How one is started: `commands(port, urls, folder)`, each a process; `does`: of what operators ask for."""
+    """How one is started, and which of the things that operators ask for it `does`.
+
+    `commands(port, urls, folder, own)`: one for each process; `folder`: of all gateways, `own`: of this run of it.
+    `where`: the program, below `folder`; empty: this checkout.
+    """
 
     name: str
-    commands: Callable[[int, Sequence[str], Path], Sequence[Sequence[str]]]
+    commands: Commands
     does: str
-    where: str = ""  # the program, below FOLDER
+    where: str = ""
 
 
-def _dynamod(port: int, urls: Sequence[str], _folder: Path) -> Sequence[Sequence[str]]:
+def _dynamod(port: int, urls: Sequence[str], _folder: Path, _own: Path) -> Sequence[Sequence[str]]:
     run_ = [sys.executable, "-c", "from dynamod.cli.main import dynamo_run; dynamo_run()"]
     first = [*run_, "in=http", f"out=openai:{urls[0]}/v1", "--model-name", MODEL, "--http-port", str(port)]
     more = [[*run_, "in=dyn", f"out=openai:{url}/v1", "--model-name", MODEL] for url in urls[1:]]
     return [[*first, "--api-key", KEY], *more]
 
 
-def _rust(program: str, *more: str) -> Callable[[int, Sequence[str], Path], Sequence[Sequence[str]]]:
-    def commands(port: int, urls: Sequence[str], folder: Path) -> Sequence[Sequence[str]]:
+def _rust(program: str, *more: str) -> Commands:
+    def commands(port: int, urls: Sequence[str], folder: Path, _own: Path) -> Sequence[Sequence[str]]:
         address = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())]
         return [[str(folder / program), *more, "--worker-urls", *urls, *address, "--policy", "round_robin"]]
 
     return commands
 
 
-def _litellm(port: int, urls: Sequence[str], folder: Path) -> Sequence[Sequence[str]]:
+def _litellm(port: int, urls: Sequence[str], folder: Path, own: Path) -> Sequence[Sequence[str]]:
     models = [
         {"model_name": MODEL, "litellm_params": {"model": f"openai/{MODEL}", "api_base": f"{url}/v1", "api_key": "x"}}
         for url in urls
     ]
-    config = Path(tempfile.mkdtemp()) / "config.yaml"
+    config = own / "config.yaml"
     settings = {"drop_params": True}
     config.write_text(
         json.dumps({"model_list": models, "general_settings": {"master_key": KEY}, "litellm_settings": settings})
@@ -190,8 +199,8 @@ def _litellm(port: int, urls: Sequence[str], folder: Path) -> Sequence[Sequence[
     return [[program, "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]]
 
 
-def _llama_swap(port: int, urls: Sequence[str], folder: Path) -> Sequence[Sequence[str]]:
-    config = Path(tempfile.mkdtemp()) / "config.yaml"
+def _llama_swap(port: int, urls: Sequence[str], folder: Path, own: Path) -> Sequence[Sequence[str]]:
+    config = own / "config.yaml"
     model = {"cmd": "sleep 100000", "proxy": urls[0], "checkEndpoint": "none", "concurrencyLimit": 100}
     config.write_text(json.dumps({"models": {MODEL: model}, "apiKeys": [KEY]}))
     return [[str(folder / "llama-swap/llama-swap"), "--config", str(config), "--listen", f"127.0.0.1:{port}"]]
@@ -226,7 +235,7 @@ class Running:
         self._log = (self.folder / "log").open("wb")
         self.processes: list[subprocess.Popen[bytes]] = []
         try:
-            for command in gateway.commands(self.port, urls, folder):
+            for command in gateway.commands(self.port, urls, folder, self.folder):
                 self.processes.append(
                     subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=self._log, stderr=self._log)
                 )
@@ -238,34 +247,21 @@ class Running:
 
     def _ready(self) -> None:
         end = time.monotonic() + START
-        while not self._answers():
+        while not ask(self.port, MODEL, KEY):
             if self.processes[-1].poll() is not None or time.monotonic() > end:
                 text = (self.folder / "log").read_text(errors="replace")[-3000:]
                 raise SystemExit(f"{self.gateway.name} does not answer:\n{text}")
             time.sleep(0.2)
 
-    def _answers(self) -> bool:
-        body = json.dumps({"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]})
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-        url = f"http://127.0.0.1:{self.port}/v1/chat/completions"
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, body.encode(), headers), timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
     def _all(self) -> list[int]:
-        """The gateway's processes; those of dynamod are the daemon's, which is nobody's child."""
+        """Pids of the gateway. The daemon of dynamod, parent of ingress and workers, is no child of this script."""
         found = [process.pid for process in self.processes]
         if self.gateway.name == "dynamod":
             command = [sys.executable, "-c", "from dynamod.cli.main import dynamo; dynamo()"]
             command += ["doctor", "memory", "--output", "json"]
             answer = subprocess.run(command, env=self.env, cwd=self.folder, capture_output=True, check=True, timeout=30)
             found += [row["pid"] for row in json.loads(answer.stdout)]
-        for pid in found:
-            for task in Path(f"/proc/{pid}/task").glob("*/children"):
-                found += [int(word) for word in task.read_text().split() if int(word) not in found]
-        return sorted({*found})
+        return sorted({pid for one in found for pid in family(one)})
 
     def stop(self) -> None:
         """End it."""
@@ -362,6 +358,7 @@ def main() -> None:
     if sys.argv[1:2] == ["serve"]:
         asyncio.run(Engine.serve(int(sys.argv[2])))
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends what was started, too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default="", help="with an environment per gateway")
     parser.add_argument("--install", action="store_true", help="make the environments first; needs uv")

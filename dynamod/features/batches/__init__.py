@@ -51,7 +51,7 @@ def _serve(frontend: "Frontend", server: "Server", endpoints: "Sequence[Endpoint
     store.urls = tuple(asked)
     asker = Asker(frontend, server.keys, server.metrics, asked)
     own = msgspec.convert(frontend.settings, BatchSettings, from_attributes=True)
-    longest = min(own.line_limit, frontend.settings.body_limit)
+    longest = min(own.line_limit, frontend.body_limit)
     runner = Runner(store, asker, own.batches_inflight, longest)
     server.background.append(runner.run)
     server.collectors.append(partial(runner.families, server.metrics.prefix))
