@@ -12,6 +12,7 @@ from .cluster import Cluster
 from .events import Log
 from .places import Place
 from .shape import BLOCK, CLOCKS, HEARTBEAT
+from .wire import Process
 
 SLACK = 1.0
 """Seconds by which a clock may be late: it is looked at twice a second."""
@@ -133,10 +134,10 @@ class Watch:
         for place in self._cluster.running(ingress=False):
             if place.prefill and seconds == AT_LAST:
                 continue
-            if place.prefill and self._cluster.wire.harmed and seconds == SOON:
-                continue  # it is cancelled when the answer begins; what was lost on the way there hides that a while
             process, worker = place.process, place.worker
             if process is None or worker is None or client.id not in worker.requests():
+                continue
+            if place.prefill and seconds == SOON and self._may_hide(client, process):
                 continue
             others = [self._cluster.nodes[place.node].daemon, client.process, process]
             if any(one is not None and (one.frozen or now - one.since < seconds) for one in others):
@@ -145,3 +146,10 @@ class Watch:
                 self._log.violate("work for nobody", f"{process.name} works on {client.id}, which {client.end}")
         if again:
             self._cluster.system_later(seconds, lambda: self._leftover(client, seconds))
+
+    def _may_hide(self, client: Client, prefill: Process) -> bool:
+        """Whether the cancel of a prompt may be lost: it is sent when the answer begins, and its loss shows later."""
+        wire = self._cluster.wire
+        if client.needs_prefill:
+            return bool(wire.harmed)
+        return client.process is not None and wire.harmed_between(client.process, prefill)

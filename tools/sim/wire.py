@@ -268,6 +268,7 @@ class Wire:
         self.repeats = random_module.Random(), 0.0  # of payloads toward an ingress: the chance of being sent twice
         self.repeated = 0
         self.payloads = self.bytes = self.harmed = self._marks = 0
+        self._harmed_ways: set[tuple[str, str]] = set()  # names of the ingress process and of the worker process
 
     def connect(self, transport: SimulatedTransport, place: str) -> Session:
         """A new session; what is wrong with it shows later."""
@@ -299,7 +300,7 @@ class Wire:
         self.bytes += len(payload)
         near = source.node == target.node
         if not near and not self.reachable(source.node, target.node):
-            self.harmed += 1
+            self._harm(session)
             return
         slow = self.slow.get(target.name, 0.0) if to_ingress else 0.0
         due = self._loop.time() + (NEAR if near else FAR) * (1 + self._random.random())
@@ -309,7 +310,7 @@ class Wire:
             for trouble in self.troubles:
                 if not trouble.touches(source.node, target.node) or self._random.random() >= trouble.chance:
                     continue
-                self.harmed += 1
+                self._harm(session)
                 self.log("wire", f"{trouble.kind} {source.name}>{target.name} {len(payload)} bytes")
                 match trouble.kind:
                     case "drop":
@@ -328,10 +329,18 @@ class Wire:
         for _ in range(times):
             self._loop.call_at(due, self._arrive, session, payload, to_ingress)
 
+    def _harm(self, session: Session) -> None:
+        self.harmed += 1
+        self._harmed_ways.add((session.transport.process.name, session.server.process.name))
+
+    def harmed_between(self, ingress: Process, worker: Process) -> bool:
+        """Whether a payload between the two, in either direction, was harmed at any time."""
+        return (ingress.name, worker.name) in self._harmed_ways
+
     def _arrive(self, session: Session, payload: bytes, to_ingress: bool) -> None:
         transport, server = session.transport.process, session.server.process
         if transport.node != server.node and not self.reachable(server.node, transport.node):
-            self.harmed += 1
+            self._harm(session)
             return
         (transport if to_ingress else server).enter(lambda: session.arrived(payload, to_ingress))
 
