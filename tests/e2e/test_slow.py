@@ -5,6 +5,11 @@ import threading
 import time
 from typing import Any
 
+import pytest
+
+from dynamod.engine.echo import DELAY
+from tests.preprocess.large_models import write_model
+
 from .together import together
 
 ENGINE = """
@@ -130,3 +135,33 @@ def test_a_loop_that_computes_nothing_is_stuck_after_the_compute_timeout(machine
     assert looping.answer[0] == 503
     machine.until(lambda: machine.serves(url))
     assert machine.chat(url, "hello") == "done"
+
+
+TWO_MODELS = """
+models:
+  sample: {{engine: echo_core, model: sample}}
+  large: {{engine: echo_core, model: {large}}}
+"""
+
+
+@pytest.mark.slow
+@together
+def test_an_ingress_that_loads_a_tokenizer_of_262144_tokens_is_never_called_silent(machine: Any) -> None:
+    file = machine.folder / "models.yaml"
+    file.write_text(TWO_MODELS.format(large=write_model(machine.folder / "large")))
+    clocks = {"DYNAMOD_HEARTBEAT_TIMEOUT": "1", DELAY: "20"}
+    url = machine.start("dynamo", "serve", "-f", file, "--Frontend.port=0", **clocks).ready()
+    machine.until(lambda: machine.serves(url))
+    stream = machine.stream(url, "All of this comes back, one token at a time. " * 90, model="sample")
+    body = {"model": "large", "prompt": "hello"}  # the made model has no template
+    answers, rows = list[tuple[int, str]](), list[dict[str, Any]]()
+    asked = threading.Thread(target=lambda: answers.append(machine.ask(url, "/v1/completions", body, 120)))
+    asked.start()
+    while asked.is_alive():
+        stream.more(1)
+        rows.append(machine.row("Frontend"))
+    stream.close()
+    assert [status for status, _ in answers] == [200]
+    assert {row["state"] for row in rows} == {"Ready"}, "not Silent"
+    assert {row["pid"] for row in rows} == {machine.row("Frontend")["pid"]}
+    assert machine.row("Frontend")["restarts"] == 0
