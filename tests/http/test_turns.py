@@ -27,8 +27,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Requests:
     """`begun`: a list of numbers for each turn of the loop."""
 
-    def __init__(self, clock: Clock, cost: float) -> None:
-        self.turns, self.clock, self.cost = Turns(), clock, cost
+    def __init__(self, clock: Clock, cost: float, others: float = 0.0) -> None:
+        self.turns, self.clock, self.cost, self.others = Turns(), clock, cost, others
         self.begun: list[list[int]] = [[]]
 
     async def one(self, number: int) -> None:
@@ -43,6 +43,7 @@ class Requests:
             asyncio.get_running_loop().call_soon(tasks[number].cancel)
         while not all(task.done() for task in tasks):
             await asyncio.sleep(0)
+            self.clock.now += self.others
             self.begun.append([])
         return [turn for turn in self.begun if turn]
 
@@ -73,3 +74,9 @@ async def test_nobody_waits_when_requests_come_one_after_the_other(clock: Clock)
         clock.now += turns.TURN / 2
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+
+
+async def test_requests_that_wait_get_two_thirds_of_a_busy_loop(clock: Clock) -> None:
+    begun = await Requests(clock, turns.TURN / 4.55, others=turns.TURN * 5).run(200)
+    assert [number for turn in begun for number in turn] == list(range(200))
+    assert {len(turn) for turn in begun[2:-1]} == {45}
