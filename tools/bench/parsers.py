@@ -7,7 +7,7 @@ Microseconds of CPU time per token: of plain words, and of words among which `<`
 
 `--doublings 1000000`: seconds of CPU time of one text of that many characters, which comes in pieces of four and whole,
 and how much longer it takes than a text of half the length (from 32,000 on; the largest ratio among those that
-take 50 ms): the text that costs each format the most, out of `tests/parsers/hostile.py`. The longest time between two
+take 50 ms): the text that costs each format the most, out of `tests/parsers/hostile.py`. The most CPU time between two
 places at which a parser lets other streams go on is the last number.
 """
 
@@ -40,13 +40,13 @@ def cost(name: str, text: tuple[str, ...], tokens: int) -> float:
 
 
 def seconds(form: Format, text: str, size: int) -> tuple[float, float]:
-    """CPU time of all, and the longest turn by the clock, whose reading costs less than that of CPU time."""
+    """CPU time of all, and of the longest turn: by the clock other programs of the machine would count too."""
     parser = make_parser(form.tool, form.reasoning, TOOLS, seed="s", prompt=form.prompt)
-    begun, last, longest = time.process_time(), time.perf_counter(), 0.0
+    begun, last, longest = time.process_time(), time.thread_time(), 0.0
 
     def turn() -> None:
         nonlocal last, longest
-        now = time.perf_counter()
+        now = time.thread_time()
         longest, last = max(longest, now - last), now
 
     for at in range(0, len(text), size):
