@@ -1,6 +1,6 @@
 """Logging of a process: code logs to `logging.getLogger("dynamod.x")`, `configure` decides what is shown and how.
 
-The formatting is our own: any import of structlog runs its `__init__`, which takes 300 ms here (rich, pygments); see
+The formatting is our own: any import of structlog runs its `__init__`, which costs a process 40 to 180 ms; see
 README.md for the numbers. Components that use structlog themselves get its lines through here, by `adopt_structlog`.
 
 Environment: DYN_LOG, DYN_LOGGING_CONFIG_PATH, DYN_LOGGING_JSONL, DYN_LOG_USE_LOCAL_TZ,
