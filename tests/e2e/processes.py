@@ -70,12 +70,17 @@ def described(pid: int) -> str:
 
 
 def named_after(folder: str) -> list[str]:
-    """Processes whose environment has a path in this folder, or whose name is the folder's; with their commands."""
+    """Processes whose environment has a path in this folder, or whose name is the folder's; with their commands.
+
+    A process that has ended counts no longer: where its parent ended first, init may take seconds to forget it.
+    """
     name, inside = Path(folder).name, f"{folder}/".encode()
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            if (place / "comm").read_text().rstrip("~\n") == name or inside in (place / "environ").read_bytes():
+            if (place / "comm").read_text().rstrip("~\n") != name and inside not in (place / "environ").read_bytes():
+                continue
+            if Pid.of(int(place.name)) is not None:
                 found.append(f"{place.name}: {(place / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}")
         except OSError:
             pass  # it has ended, or is another user's
