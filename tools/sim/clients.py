@@ -148,7 +148,8 @@ class Client:
         self.active = self._now()
         if self.end:
             self._log.violate("nothing after the end", f"{self.id} was sent again after it was {self.end}")
-        met = instance.instance_id in self.sends and instance.instance_id not in self._made_room() | self.vain
+        again = self._made_room() | self.vain  # seen at each send: later the request may have left its run
+        met = instance.instance_id in self.sends and instance.instance_id not in again
         if met and not self.relinked:
             self._log.violate("no instance twice", f"{self.id} was sent to {instance.process} again")
         if prior != self.tokens:

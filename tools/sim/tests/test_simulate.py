@@ -34,6 +34,8 @@ def test_seeds_hold(first: int) -> None:
     [
         5,
         22,
+        877,
+        957,
         1631,
         7034,
         7228,
