@@ -5,14 +5,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from .commands import ANSWERS, NodeRow
+from .commands import ANSWERS, NO_COMMANDS, NodeRow
 
 MAX_CLOCK_MS = 500.0
 """Milliseconds between a clock and the others above which times in logs and answers mislead."""
 CARD_FIELDS = {
-    "mdc_sum": ("tokenizer, template and model files", "give all workers of a model the same files"),
-    "block_size": ("KV block size", "give all workers of a model the same block size (--kv-cache-block-size)"),
-    "context_length": ("context length", "give all workers of a model the same context length"),
+    "mdc_sum": ("tokenizer or template differs", "give all workers of a model the same files"),
+    "block_size": ("KV block size differs", "give all workers of a model the same block size (--kv-cache-block-size)"),
+    "context_length": ("context length differs", "give all workers of a model the same context length"),
 }
 """By field of `CardFacts`: what it is, and what to do where it differs."""
 
@@ -35,7 +35,9 @@ def silent(rows: Iterable[NodeRow]) -> Iterator[Difference]:
     """Nodes without an answer."""
     for row in rows:
         if row.state != ANSWERS:
-            yield Difference("nodes", True, f"{row.node}: {row.why}", f"see dynamo status on {row.node}")
+            yield Difference(
+                "nodes", row.state != NO_COMMANDS, f"{row.node}: {row.why}", f"see dynamo status on {row.node}"
+            )
 
 
 def differing(values: Mapping[str, Hashable]) -> tuple[dict[str, str], str]:
@@ -87,4 +89,4 @@ def _cards(rows: Sequence[NodeRow]) -> Iterator[Difference]:
         for number, (what, mend) in enumerate(CARD_FIELDS.values()):
             values = {node: " and ".join(sorted({card[number] for card in cards})) for node, cards in nodes.items()}
             if found := _said(values):
-                yield Difference("agreement", True, f"model {model}: {what} differ between nodes: {found}", mend)
+                yield Difference("agreement", True, f"model {model}: {what} between nodes: {found}", mend)

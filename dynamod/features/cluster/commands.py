@@ -75,10 +75,10 @@ class NodeAnswer(NodeView, frozen=True, kw_only=True):
 ANSWERS = "answers"
 SILENT = "no answer"
 LOST = "lost"
-OLDER = "older release"
+NO_COMMANDS = "no commands"
 REFUSES = "refuses"
-"""States: it answers; it does not; it has left the registry without a word; it has no address for commands; it
-has refused the command."""
+"""States of a node: it answers; it does not; it has left the registry without a word; it takes no commands, since its
+release is older or the feature is off there; it has refused the command."""
 
 
 class EverywhereArguments(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from .commands import (
     EVERYWHERE,
     NODE,
     NODES,
-    OLDER,
+    SILENT,
     CardFacts,
     EverywhereArguments,
     NodeAnswer,
@@ -83,7 +83,7 @@ def row_of(answer: NodeAnswer) -> NodeRow:
     try:
         facts = msgspec.convert(answer.answer, NodeFacts | None)
     except msgspec.ValidationError as error:
-        facts, answer = None, replace(answer, state=OLDER, why=f"its answer is of another release: {error}")
+        facts, answer = None, replace(answer, state=SILENT, why=f"its answer is of another release: {error}")
     seen = {name: getattr(answer, name) for name in NodeView.__struct_fields__}
     return NodeRow(**seen, facts=facts)
 

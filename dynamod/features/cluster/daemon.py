@@ -23,7 +23,7 @@ from dynamod.runtime.paths import worker_socket_path
 
 from .answering import Answering
 from .asking import GREETING_S, LOOK_S, Heard, Unreached, ask_all, exchange
-from .commands import ANSWERS, LOST, OLDER, REFUSES, SILENT, NodeAnswer
+from .commands import ANSWERS, LOST, NO_COMMANDS, REFUSES, SILENT, NodeAnswer
 from .messages import CommandPlace, Order
 from .nodes import FEATURE, KnownNode, KnownNodes, target
 from .settings import remote_commands, require_allowed
@@ -193,7 +193,7 @@ class ClusterPart(DaemonPart):
 
     def _missed(self, one: KnownNode, why: str) -> NodeAnswer:
         transport, record = one.place.transport, one.record
-        state = LOST if one.lost is not None else SILENT if transport else OLDER
+        state = LOST if one.lost is not None else SILENT if transport else NO_COMMANDS
         return NodeAnswer(
             node=one.name,
             machine=one.machine,

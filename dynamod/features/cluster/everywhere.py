@@ -39,7 +39,7 @@ def ps(socket: str | None, output: Form) -> int:
 def rows_of(found: Sequence[NodeAnswer]) -> list[Row]:
     """One row for each process of all nodes, under the name by which commands reach it: `two/agg/Worker.0`."""
     rows = [(one.node, row) for one in found for row in msgspec.convert(_rows_as_json(one), list[Row])]
-    return [msgspec.structs.replace(row, process=f"{node}/{row.process}") for node, row in rows]
+    return [msgspec.structs.replace(row, process=f"{node}/{row.process}".rstrip("/")) for node, row in rows]
 
 
 def _rows_as_json(one: NodeAnswer) -> list[dict[str, Any]]:

@@ -28,9 +28,12 @@ def test_nodes_that_agree() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"block_size": 32}, "model m: KV block size differ between nodes: two has 32, the others have 16"),
-        ({"mdc_sum": "bb"}, "tokenizer, template and model files differ between nodes: two has bb, the others have aa"),
-        ({"context_length": 1}, "model m: context length differ between nodes: two has 1, the others have 4096"),
+        ({"block_size": 32}, "model m: KV block size differs between nodes: two has 32, the others have 16"),
+        (
+            {"mdc_sum": "bb"},
+            "tokenizer or template differs between nodes: two has bb, the others have aa",
+        ),
+        ({"context_length": 1}, "model m: context length differs between nodes: two has 1, the others have 4096"),
     ],
 )
 def test_the_node_that_differs_is_named(change: dict[str, Any], text: str) -> None:
