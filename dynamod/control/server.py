@@ -14,7 +14,7 @@ from aiohttp import web
 
 from dynamod import __version__
 from dynamod.extension.command import Command, from_query
-from dynamod.message.errors import DynamodError
+from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.metrics import CONTENT_TYPE
 
 from .commands import Commands, known
@@ -88,7 +88,11 @@ class Control:
             for line in entries["lines"]:
                 await response.write(f"{line}\n".encode())
             await asyncio.sleep(FOLLOW)
-            entries = await self._commands.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
+            try:
+                entries = await self._commands.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
+            except UserError as error:  # the status is sent already
+                await response.write(f"error: {error.line()}\n".encode())
+                return response
 
     async def _change(self, command: Command[Any, Any], request: web.Request) -> web.Response:
         if not self._may_change(request):

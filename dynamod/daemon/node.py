@@ -125,8 +125,8 @@ class Node(Actor):
         """End all graphs, then let go of the node."""
         for session in self.clients.sessions:
             session.end("the daemon of this machine was stopped")
-        await self.parts.end_features()
-        await asyncio.gather(*(graph.stop(self.life.grace) for graph in self.graphs.all()), return_exceptions=True)
+        graphs = (graph.stop(self.life.grace) for graph in self.graphs.all())
+        await asyncio.gather(self.parts.end_features(), *graphs, return_exceptions=True)
         await self.system.root.stop_child("cluster")
         await self.parts.end()
         if hasattr(self, "logs"):

@@ -48,7 +48,7 @@ def _checks() -> object:
 
 FEATURE = Feature(
     "cluster",
-    "dynamo nodes, ps --all, status --all, top --all; commands to other nodes by NODE/Component",
+    "all nodes in one view: dynamo nodes, ps --all, status --all; commands to others by NODE/Component",
     uses=("doctor",),
     daemon=_daemon,
     commands={"nodes": _command},

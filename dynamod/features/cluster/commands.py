@@ -81,6 +81,17 @@ REFUSES = "refuses"
 release is older or the feature is off there; it has refused the command."""
 
 
+def read(one: NodeAnswer, kind: Any) -> tuple[NodeAnswer, Any]:
+    """The answer of a node as its type. An answer of another form counts as none: None, and the node says why."""
+    if one.state != ANSWERS:
+        return one, None
+    try:
+        return one, msgspec.convert(one.answer, kind)
+    except msgspec.ValidationError as error:
+        why = f"its answer is of another release: {error}"
+        return msgspec.structs.replace(one, state=SILENT, why=why, answer=None), None
+
+
 class EverywhereArguments(msgspec.Struct, frozen=True, kw_only=True):
     """`command`: one that changes nothing and needs no arguments, like `ps`."""
 
@@ -88,11 +99,12 @@ class EverywhereArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NODE = Command("node", NoArguments, NodeFacts, "What this node says of itself to others.")
-NODES = Command("nodes", NoArguments, list[NodeRow], "All nodes of the cluster, asked at once.")
+NODES = Command("nodes", NoArguments, list[NodeRow], "All nodes of the cluster, asked at once.", own_node=True)
 EVERYWHERE = Command(
     "everywhere",
     EverywhereArguments,
     list[NodeAnswer],
     "The answers of all nodes to a command that changes nothing.",
     subject="command",
+    own_node=True,
 )

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec.structs import replace
 
 from dynamod.daemon.served import ServedModels
 from dynamod.discovery.keys import CARDS, STATIC_CARDS
@@ -18,13 +17,13 @@ from .commands import (
     EVERYWHERE,
     NODE,
     NODES,
-    SILENT,
     CardFacts,
     EverywhereArguments,
     NodeAnswer,
     NodeFacts,
     NodeRow,
     NodeView,
+    read,
 )
 from .nodes import FEATURE
 
@@ -80,10 +79,7 @@ async def nodes(context: "CommandContext", _arguments: NoArguments) -> list[Node
 
 def row_of(answer: NodeAnswer) -> NodeRow:
     """A node with its facts, of its answer to `node`."""
-    try:
-        facts = msgspec.convert(answer.answer, NodeFacts | None)
-    except msgspec.ValidationError as error:
-        facts, answer = None, replace(answer, state=SILENT, why=f"its answer is of another release: {error}")
+    answer, facts = read(answer, NodeFacts)
     seen = {name: getattr(answer, name) for name in NodeView.__struct_fields__}
     return NodeRow(**seen, facts=facts)
 

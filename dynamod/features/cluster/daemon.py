@@ -43,7 +43,7 @@ class ClusterPart(DaemonPart):
     def __init__(self, node: "Node") -> None:
         super().__init__(node)
         self._mode = remote_commands(os.environ)
-        self.known = KnownNodes(node.name)
+        self.known = KnownNodes((node.name, machine()))
         self._unfollow: Callable[[], None] = lambda: None
         self._selector: TransportSelector | None = None
         self._server: UnixServer | None = None
@@ -94,6 +94,8 @@ class ClusterPart(DaemonPart):
         """Judge a command of another node; send on a command that names another node."""
         if call.sender:
             require_allowed(call, self._mode, self.node.name)
+            if call.command.changes:
+                log.info("node %s has sent the command %s %s", call.sender, call.command.name, call.name)
             return await proceed(call)
         graphs = self.node.graphs
         names = {self.node.name, *(one.name for one in self.known.others())}

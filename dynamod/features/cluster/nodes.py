@@ -59,9 +59,9 @@ def node_of(key: str, value: bytes) -> KnownNode | None:
 
 
 class KnownNodes:
-    """The nodes of the cluster, kept current. `now`: seconds since the epoch."""
+    """The nodes of the cluster, kept current. `own`: name and machine of this node. `now`: seconds since the epoch."""
 
-    def __init__(self, own: str, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, own: tuple[str, str], now: Callable[[], float] = time.time) -> None:
         self._own, self._now = own, now
         self._live: dict[str, KnownNode] = {}
         self._lost: dict[tuple[str, str], KnownNode] = {}
@@ -91,7 +91,8 @@ class KnownNodes:
         found = {place: one for place, one in self._lost.items() if self._now() - (one.lost or 0.0) < LOST_KEPT_S}
         for one in sorted(self._live.values(), key=lambda one: one.record.started):
             found[one.name, one.machine] = one  # a daemon that was killed leaves a key until its lease expires
-        return sorted((one for one in found.values() if one.name != self._own), key=lambda one: (one.name, one.machine))
+        found.pop(self._own, None)
+        return [found[place] for place in sorted(found)]
 
     def named(self, name: str) -> list[KnownNode]:
         """The nodes of a name: several machines may have the same."""

@@ -60,17 +60,15 @@ class AllNodes:
 
     def look(self) -> ClusterLook:
         """Look now. Raises UserError."""
-        from dynamod.features.cluster.commands import ANSWERS, EVERYWHERE, EverywhereArguments
+        from dynamod.features.cluster.commands import EVERYWHERE, EverywhereArguments, read
 
         looks, missing = dict[str, Look](), dict[str, str]()
         for one in self._control.ask(EVERYWHERE, EverywhereArguments(command=TOP.name)).value:
-            try:
-                if one.state == ANSWERS:
-                    looks[one.node] = msgspec.convert(one.answer, Look)
-                else:
-                    missing[one.node] = one.why
-            except msgspec.ValidationError as error:
-                missing[one.node] = f"its answer is of another release: {error}"
+            node, look = read(one, Look)
+            if look is None:
+                missing[node.node] = node.why
+            else:
+                looks[node.node] = look
         return ClusterLook(looks, missing)
 
     def compare(self, now: ClusterLook, before: ClusterLook | None = None) -> ClusterTop:

@@ -21,7 +21,7 @@ def at() -> list[float]:
 
 @pytest.fixture
 def known(at: list[float]) -> KnownNodes:
-    return KnownNodes("one", lambda: at[0])
+    return KnownNodes(("one", "m"), lambda: at[0])
 
 
 def names(known: KnownNodes) -> list[tuple[str, bool]]:
@@ -67,6 +67,9 @@ def test_machines_of_one_name_are_two_rows(known: KnownNodes) -> None:
     put(known, "two/m/9", record())
     put(known, "two/other/9", record())
     assert [one.machine for one in known.named("two")] == ["m", "other"]
+    put(known, "one/m/9", record())
+    put(known, "one/other/9", record())
+    assert [one.machine for one in known.named("one")] == ["other"], "a machine with the name of this node"
 
 
 def test_what_older_releases_and_strangers_put(known: KnownNodes) -> None:

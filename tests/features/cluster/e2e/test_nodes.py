@@ -129,7 +129,9 @@ def test_changes_need_the_setting_of_the_other_node(machine: Any, servers: Serve
         lambda: len(json.loads(machine.run("dynamo", "ps", "-o", "json", **on(machine, servers, "open")).out)) == 2
     )
     assert machine.run("dynamo", "restart", "open/Worker", "--timeout", "5", **here).code == 0
-    assert machine.run("dynamo", "stop", "open/run-mocker", **here).code == 0
+    stopped = machine.run("dynamo", "stop", "open/", **here)
+    assert (stopped.code, stopped.out) == (0, "stopping dynamod\n"), stopped.err
+    machine.until(lambda: "open" not in nodes(machine, here))
 
 
 @together
@@ -145,6 +147,8 @@ def test_a_node_that_does_not_answer_is_a_row(machine: Any, servers: Servers) ->
     """First there is no answer, then the lease has expired; then the daemon is back."""
     here = joined(machine, servers, "two", "three", ETCD_LEASE_TTL="2")
     pid = pid_of(machine, "three")
+    follower = machine.start("dynamo", "logs", "-f", "-n", "1", "three/Worker", **here)
+    follower.prints("Worker")
     with frozen(pid):
         begun = time.monotonic()
         path = machine.folder / "one/d.sock"
@@ -160,6 +164,8 @@ def test_a_node_that_does_not_answer_is_a_row(machine: Any, servers: Servers) ->
             assert re.search(f"three.*{GONE}|node three.*\n.*{GONE}", shown.out), shown.out
             assert "two/" in shown.out or words[0] == "status"
         refused = machine.run("dynamo", "logs", "three/Worker", **here)
+        machine.until(lambda: re.search(f"error: node three: {GONE}", follower.out))
+        assert follower.wait().code == 0
         assert re.search(f"error: node three: {GONE}", refused.err), refused.err
         machine.until(lambda: nodes(machine, here)["three"]["state"] == "lost", 10)
     machine.until(lambda: nodes(machine, here)["three"]["state"] == "answers", 10)
