@@ -65,11 +65,12 @@ class ClusterPart(DaemonPart):
 
     async def _join(self) -> None:
         node = self.node
-        selector_class, server_class, subject_of = await asyncio.to_thread(_transports)
+        nats = node.cluster.settings.nats
+        selector_class, server_class, subject_of = await asyncio.to_thread(_transports, nats=bool(nats))
         answering = Answering(node.name, self._run, self.context.task)
         path = str(worker_socket_path(node.place.folder.path, "commands"))
         selector = self._selector = selector_class("daemon", path, answering.receive, self.context.task)
-        selector.welcome(Welcome(node.link.lease, node.name, __version__, dict(node.cluster.settings.nats)))
+        selector.welcome(Welcome(node.link.lease, node.name, __version__, dict(nats)))
         server = self._server = server_class(path, answering.receive)
         await server.start()
         self.context.task(server.listener.keep(), "socket")
@@ -212,10 +213,14 @@ class ClusterPart(DaemonPart):
         return {"nodes": [one.name for one in self.known.others()], "remote_commands": self._mode}
 
 
-def _transports() -> tuple[Any, Any, Any]:
+def _transports(*, nats: bool) -> tuple[Any, Any, Any]:
     """What takes a while to import: in a thread, since the daemon serves meanwhile."""
     from dynamod.runtime.transports import TransportSelector
     from dynamod.transport.nats.transport import instance_subject
     from dynamod.transport.unix import UnixServer
 
+    if nats:
+        from dynamod.transport.nats.client import library
+
+        library()
     return TransportSelector, UnixServer, instance_subject
