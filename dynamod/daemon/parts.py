@@ -1,7 +1,7 @@
 """The actors beneath the node: node link and control socket, and the parts of features."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dynamod.actor import Actor, Backoff, Policy, Spec, Supervisor
@@ -20,7 +20,7 @@ ALWAYS = Policy(intensity=2**31)
 class DaemonPart(Actor):
     """What a feature keeps in each daemon. It is made with the node, and made again after a crash.
 
-    The first one is made before the daemon serves: `__init__` raises UserError for a wrong setting.
+    The first one is made before a process can connect: `__init__` raises UserError for a wrong setting.
     """
 
     def __init__(self, node: "Node") -> None:
@@ -44,10 +44,13 @@ class Parts:
 
     def __init__(self, node: "Node", control: "Callable[[Node], Actor]") -> None:
         self._node, self._control = node, control
+        self._classes: Mapping[str, Callable[[Node], DaemonPart]] = {}
         self.of_features: dict[str, DaemonPart] = {}
 
     async def begin(self) -> None:
-        """Make room for the services."""
+        """Make the parts of features, before a process can connect. Raises UserError for a wrong setting."""
+        self._classes = daemon_parts()
+        self.of_features = {name: made(self._node) for name, made in self._classes.items()}
         self.services = await self._node.system.supervisor("services")
 
     async def serve(self, spec: Spec) -> None:
@@ -59,13 +62,11 @@ class Parts:
         await self.serve(Spec("control", lambda: self._control(self._node)))
 
     async def begin_features(self) -> None:
-        """Start the parts of features. Raises UserError for a wrong setting."""
-        classes = daemon_parts()
-        self.of_features = {name: made(self._node) for name, made in classes.items()}
-        if not classes:
+        """Start the parts of features."""
+        if not self._classes:
             return
         supervisor = await self._node.system.supervisor("features", ALWAYS)
-        for name, made in classes.items():
+        for name, made in self._classes.items():
             supervisor.start_child(Spec(name, self._factory(name, made), backoff=Backoff()))
 
     def _factory(self, name: str, made: "Callable[[Node], DaemonPart]") -> Callable[[], DaemonPart]:

@@ -71,10 +71,15 @@ class ClusterPart(DaemonPart):
         path = str(worker_socket_path(node.place.folder.path, "commands"))
         selector = self._selector = selector_class("daemon", path, answering.receive, self.context.task)
         selector.welcome(Welcome(node.link.lease, node.name, __version__, dict(nats)))
-        server = self._server = server_class(path, answering.receive)
-        await server.start()
-        self.context.task(server.listener.keep(), "socket")
-        transport = {"unix": path}
+        transport = dict[str, str]()
+        server = server_class(path, answering.receive)
+        try:
+            await server.start()
+        except OSError as error:
+            log.error("commands of other nodes are not taken at %s: %s", path, error)
+        else:
+            self._server, transport["unix"] = server, path
+            self.context.task(server.listener.keep(), "socket")
         if subject := await selector.serve(subject_of("dynamod", "daemon", "commands", node.link.lease)):
             transport["nats"] = subject
         node.cluster.say(FEATURE, CommandPlace(transport))

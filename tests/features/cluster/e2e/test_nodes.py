@@ -135,6 +135,18 @@ def test_changes_need_the_setting_of_the_other_node(machine: Any, servers: Serve
 
 
 @together
+def test_a_wrong_setting_is_one_line(machine: Any) -> None:
+    words = ("dynamo-run", "in=http", "out=echo_full", "--http-port", 0)
+    done = machine.start(*words, DYNAMOD_REMOTE_COMMANDS="write").wait(20)
+    assert done.code != 0
+    assert "error: DYNAMOD_REMOTE_COMMANDS is 'write'; read (default)" in done.err.splitlines()[-1], done.err
+    left_out = machine.run("dynamo", "ps", "--all", DYNAMOD_FEATURES="-cluster")
+    assert "`dynamo ps --all` belongs to the feature 'cluster', which is off" in left_out.err
+    left_out = machine.run("dynamo", "top", "--all", "--once", DYNAMOD_FEATURES="-cluster")
+    assert "--all needs the feature 'cluster', which is off" in left_out.err
+
+
+@together
 def test_a_change_that_takes_the_last_worker_is_refused_as_here(machine: Any, servers: Servers) -> None:
     here = joined(machine, servers, "two", DYNAMOD_REMOTE_COMMANDS="all")
     refused = machine.run("dynamo", "drain", "two/Worker", **here)

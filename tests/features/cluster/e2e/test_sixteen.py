@@ -81,6 +81,10 @@ def test_each_fault_is_a_row_within_a_second(machine: Any, servers: Servers, way
         os.kill(pid, signal.SIGCONT)
         way.heal()
     machine.until(lambda: all(nodes(machine)[1][name]["state"] == "answers" for name in (FROZEN, CUT)), 30)
+    ending = daemons.pop(WELL[1])
+    ending.send(signal.SIGTERM)
+    assert ending.wait(30).code == 0
+    machine.until(lambda: WELL[1] not in nodes(machine)[1])
     for daemon in daemons.values():
         daemon.send(signal.SIGTERM)
     for name, daemon in daemons.items():
