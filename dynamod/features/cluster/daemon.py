@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dynamod import __version__
 from dynamod.actor import Reason
+from dynamod.control.names import UnknownName
 from dynamod.control.refusals import UNKNOWN_COMMAND, Refusal, RefusedElsewhere
 from dynamod.daemon.names import machine
 from dynamod.daemon.parts import DaemonPart
@@ -107,10 +108,19 @@ class ClusterPart(DaemonPart):
         names = {self.node.name, *(one.name for one in self.known.others())}
         found = target(call.name, {*graphs.names(), *graphs.failed}, names)
         if found is None:
-            return await proceed(call)
+            return await self._proceed_here(call, proceed)
         name, rest = found
         there = call.named(rest)
         return await (proceed(there) if name == self.node.name else self._forward(name, there))
+
+    async def _proceed_here(self, call: CommandCall, proceed: Proceed) -> Any:
+        try:
+            return await proceed(call)
+        except UnknownName as error:
+            others = ", ".join(one.name for one in self.known.others())
+            if "/" not in call.name or not others:
+                raise
+            raise UnknownName(str(error), f"{error.hint}; other nodes: {others}") from None
 
     async def _forward(self, name: str, call: CommandCall) -> Any:
         """Have another node run a command. Raises RefusedElsewhere, UserError."""

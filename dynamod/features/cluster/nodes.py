@@ -78,13 +78,15 @@ class KnownNodes:
             if (found := node_of(key, value)) is not None:
                 self._live[key] = found
                 self._lost.pop((found.name, found.machine), None)
-        elif before is not None and not before.place.leaving and not self._lives(before):
+        elif before is not None and self._should_be_here(before):
             self._lost[before.name, before.machine] = replace(before, lost=self._now())
             if len(self._lost) > MAX_LOST:
                 del self._lost[next(iter(self._lost))]
 
-    def _lives(self, one: KnownNode) -> bool:
-        return any((other.name, other.machine) == (one.name, one.machine) for other in self._live.values())
+    def _should_be_here(self, one: KnownNode) -> bool:
+        """Whether a daemon that has left would have said so, and no other daemon has its place."""
+        lives = any((other.name, other.machine) == (one.name, one.machine) for other in self._live.values())
+        return bool(one.place.transport) and not one.place.leaving and not lives
 
     def others(self) -> list[KnownNode]:
         """All nodes but this one, by name: of each the daemon that started last. Lost nodes are among them."""

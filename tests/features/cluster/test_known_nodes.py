@@ -83,6 +83,8 @@ def test_what_older_releases_and_strangers_put(known: KnownNodes) -> None:
     assert (newer.record.protocol, newer.place.transport) == (9, {})
     assert (old.record.protocol, old.place.transport) == (0, {})
     assert node_of("v1/nodes//m/1", b"") is None
+    put(known, "old/m/9")
+    assert names(known) == [("newer", False)], "an older release ends without a word"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from dynamod.control.names import UnknownName
 from dynamod.control.refusals import Refusal, RefusedElsewhere, refusal_of
 from dynamod.control.table import EXPLAIN, LOGS, PS, RELOAD, SCALE, STOP
 from dynamod.daemon.cluster import Cluster
@@ -66,6 +67,18 @@ async def test_names_without_a_node_stay_here(part: Part) -> None:
     assert await part.command(call(LOGS, "four/Worker"), here) == "four/Worker"
     assert await part.command(call(LOGS, "one/agg/Worker"), here) == "agg/Worker"
     assert part.asked == []
+
+
+async def test_an_unknown_name_with_a_slash_is_told_the_nodes(part: Part) -> None:
+    async def unknown(call: CommandCall) -> Any:
+        raise UnknownName(f"no component '{call.name}'", "known: Worker")
+
+    with pytest.raises(UnknownName, match="no component 'tow/Worker'") as refused:
+        await part.command(call(LOGS, "tow/Worker"), unknown)
+    assert refused.value.hint == "known: Worker; other nodes: three, two"
+    with pytest.raises(UnknownName) as refused:
+        await part.command(call(LOGS, "Wroker"), unknown)
+    assert refused.value.hint == "known: Worker"
 
 
 async def test_a_name_with_a_node_goes_there(part: Part) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from tests.e2e.nodes import Servers, front, instances, on, worker
 from tests.e2e.together import together
 
-GONE = "(does not answer within 0.8 s|it left the registry without a word)"
+GONE = "(does not answer within 0.8 s|nothing has come from the other end|it left the registry without a word)"
 
 
 def nodes(machine: Any, where: dict[str, str]) -> dict[str, Any]:
