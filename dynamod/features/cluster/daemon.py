@@ -102,7 +102,7 @@ class ClusterPart(DaemonPart):
         if call.sender:
             require_allowed(call, self._mode, self.node.name)
             if call.command.changes:
-                log.info("node %s has sent the command %s %s", call.sender, call.command.name, call.name)
+                log.info("node %s has sent the command %s %r", call.sender, call.command.name, call.name)
             return await proceed(call)
         graphs = self.node.graphs
         names = {self.node.name, *(one.name for one in self.known.others())}

@@ -25,17 +25,17 @@ class CommandPlace(msgspec.Struct, frozen=True):
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A command for another node. `sender`: the node that asks, with its `protocol`."""
 
-    command: str = ""
+    command: Label = ""
     arguments: dict[str, Any] = {}
-    sender: str = ""
+    sender: Label = ""
     protocol: int = 0
 
 
 class Greeting(msgspec.Struct, frozen=True, kw_only=True):
     """Sent before the command begins. `clock`: seconds since the epoch, at the node that is asked."""
 
-    node: str = ""
-    version: str = ""
+    node: Label = ""
+    version: Label = ""
     protocol: int = 0
     clock: float = 0.0
 

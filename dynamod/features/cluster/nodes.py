@@ -55,7 +55,9 @@ def node_of(key: str, value: bytes) -> KnownNode | None:
         return None
     # releases without this feature put an empty value
     record = decoded(key, value, NodeRecord) if value else NodeRecord()
-    return KnownNode(name, machine, number, record) if record is not None and name else None
+    if record is None or not name or not f"{name}{machine}".isprintable():  # names are shown in terminals
+        return None
+    return KnownNode(name, machine, number, record)
 
 
 class KnownNodes:

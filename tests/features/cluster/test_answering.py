@@ -113,7 +113,7 @@ async def test_a_sender_without_a_name_is_another_node_too(far: Far) -> None:
     assert far.ran == [("ps", {}, "another node")]
 
 
-WRONG = [Describe("x"), Call("x", 7), Call("x", {"command": 7}), Call("x", {"arguments": []})]
+WRONG = [Describe("x"), *(Call("x", one) for one in (7, {"command": 7}, {"arguments": []}, {"sender": "a\nb"}))]
 
 
 @pytest.mark.parametrize("request_", WRONG)

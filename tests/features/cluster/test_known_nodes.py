@@ -77,6 +77,7 @@ def test_what_older_releases_and_strangers_put(known: KnownNodes) -> None:
     put(known, "damaged/m/9", b"\xff{")
     put(known, "no lease/m/what", b"")
     put(known, "short", b"")
+    put(known, "\x1b[2J/m/9", record())
     put(known, "newer/m/9", b'{"version": "9", "protocol": 9, "moods": [], "sections": {"cluster": {"transport": 7}}}')
     assert names(known) == [("newer", False), ("old", False)]
     newer, old = known.others()
