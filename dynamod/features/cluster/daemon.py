@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dynamod.daemon")
 
+BEFORE_CLIENT_S = 2.0
+"""Seconds by which another node's answer is given up earlier than the client of the control socket gives up."""
+
 
 class ClusterPart(DaemonPart):
     """`known`: the other nodes. Without a cluster there are none, and nothing is announced."""
@@ -127,7 +130,7 @@ class ClusterPart(DaemonPart):
         one, *more = self.known.named(name)
         if more:
             raise UserError(f"several machines are called {name}", "give each a name of its own (DYNAMOD_NODE)")
-        patience = call.command.patience(decode(call.command, call.arguments))
+        patience = call.command.patience(decode(call.command, call.arguments)) - BEFORE_CLIENT_S
         try:
             heard = await self.ask(one, call.command.name, call.arguments, outcome_s=patience)
         except Unreached as error:
