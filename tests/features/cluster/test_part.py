@@ -9,7 +9,7 @@ import pytest
 
 from dynamod.control.names import UnknownName
 from dynamod.control.refusals import Refusal, RefusedElsewhere, refusal_of
-from dynamod.control.table import EXPLAIN, LOGS, PS, RELOAD, SCALE, STOP
+from dynamod.control.table import DRAIN, EXPLAIN, INSPECT, LOGS, PS, RELOAD, RESTART, SCALE, STOP
 from dynamod.daemon.cluster import Cluster
 from dynamod.daemon.names import machine
 from dynamod.extension.command import Command, CommandCall
@@ -20,6 +20,7 @@ from dynamod.features.cluster.daemon import ClusterPart
 from dynamod.features.cluster.messages import Greeting, Outcome
 from dynamod.features.cluster.nodes import KnownNode
 from dynamod.features.cluster.settings import VARIABLE, remote_commands
+from dynamod.features.role_switch.commands import SWITCH
 from dynamod.message.discovery import NodeRecord
 from dynamod.message.errors import UserError
 
@@ -86,11 +87,18 @@ async def test_a_name_with_a_node_goes_there(part: Part) -> None:
     assert await part.command(call(SCALE, "two/Worker", replicas=2, timeout=7), here) == "theirs"
     assert await part.command(call(EXPLAIN, "two/r1"), here) == "theirs"
     assert await part.command(call(STOP, "two/"), here) == "theirs"
+    for command in (RESTART, DRAIN, INSPECT):
+        assert await part.command(call(command, "two/Worker.0"), here) == "theirs"
+    assert await part.command(call(SWITCH, "two/Worker.0", role="prefill"), here) == "theirs"
     assert [one[:3] for one in part.asked] == [
         ("two", "logs", {"component": "agg/Worker", "lines": 5}),
         ("two", "scale", {"component": "Worker", "replicas": 2, "timeout": 7}),
         ("two", "explain", {"request": "r1"}),
         ("two", "stop", {"graph": ""}),
+        ("two", "restart", {"component": "Worker.0"}),
+        ("two", "drain", {"component": "Worker.0"}),
+        ("two", "inspect", {"actor": "Worker.0"}),
+        ("two", "switch", {"component": "Worker.0", "role": "prefill"}),
     ]
     logs, scale, *_ = [one[3] for one in part.asked]
     assert logs < 60 < scale, "a change waits as long as open streams may finish"
