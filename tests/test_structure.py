@@ -46,7 +46,7 @@ BELOW = EVERYBODY | PACKAGES.keys()
 PACKAGES |= {
     "runtime": BELOW,
     "sdk": BELOW | {"runtime"},
-    "daemon": EVERYBODY | {"graph", "runtime", "discovery", "transport"},
+    "daemon": EVERYBODY | {"extension", "graph", "runtime", "discovery", "transport"},
     "control": EVERYBODY | {"extension", "graph", "runtime", "discovery", "transport", "daemon"},
 }
 PACKAGES["cli"] = BELOW | {"runtime", "sdk", "daemon", "control"}

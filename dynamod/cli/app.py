@@ -19,13 +19,13 @@ from dynamod.control.arguments import (
 )
 from dynamod.control.table import DRAIN, EXPLAIN, INSPECT, LOGS, PS, RESTART, SCALE, STATUS, STOP
 from dynamod.extension.command import NoArguments
-from dynamod.extension.installed import explanation
+from dynamod.extension.installed import everywhere, explanation
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
 from . import complete, features, models, reload, serve, sim
 from .ask import ask, ask_agreed
-from .options import OPEN, Component, Finish, Force, Form, Output, Socket, Timeout, examples, overrides
+from .options import OPEN, AllNodes, Component, Finish, Force, Form, Output, Socket, Timeout, examples, overrides
 from .overview import Overview
 
 app = typer.Typer(
@@ -99,15 +99,18 @@ app.command(
 )(serve.serve)
 
 
-@app.command(epilog=examples("dynamo status", "dynamo status --output json", "dynamo status --socket-path"))
+@app.command(epilog=examples("dynamo status", "dynamo status --all --output json", "dynamo status --socket-path"))
 def status(
     socket_path: Annotated[
         bool, typer.Option("--socket-path", help="print only the path of the control socket")
     ] = False,
+    all_nodes: AllNodes = False,
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
     """Show the daemon, its graphs and its problems. Exit code 0: no problem, 1: a problem, 3: no daemon runs."""
+    if all_nodes:
+        raise typer.Exit(everywhere(STATUS.name)(socket, output))
     if socket_path:
         from .client import Control
 
@@ -119,9 +122,11 @@ def status(
     raise typer.Exit(1 if ask(STATUS, NoArguments(), form, socket, output).value.problems else 0)
 
 
-@app.command(epilog=examples("dynamo ps", "dynamo ps --output json"))
-def ps(socket: Socket = None, output: Output = Form.TEXT) -> None:
+@app.command(epilog=examples("dynamo ps", "dynamo ps --all", "dynamo ps --output json"))
+def ps(all_nodes: AllNodes = False, socket: Socket = None, output: Output = Form.TEXT) -> None:
     """List components with their state, restarts and last error."""
+    if all_nodes:
+        raise typer.Exit(everywhere(PS.name)(socket, output))
     from .show import processes
 
     ask(PS, NoArguments(), processes, socket, output)

@@ -35,6 +35,8 @@ Finish = Annotated[float, typer.Option("--timeout", min=0.1, max=86400, metavar=
 
 _FORCE = "also when a model loses its last worker; without it a terminal is asked, and scripts are refused"
 Force = Annotated[bool, typer.Option("--force", help=_FORCE)]
+_ALL = "of all nodes of the cluster; a node that does not answer is among them"
+AllNodes = Annotated[bool, typer.Option("--all", "-a", help=_ALL)]
 _GRACE = "how long open answers may finish at the end (default: 2 in a terminal, 30 in the daemon)"
 Timeout = Annotated[float | None, typer.Option("--timeout", min=0.1, max=86400, metavar="SECONDS", help=_GRACE)]
 

@@ -24,9 +24,13 @@ SHOWN_MODELS = 3
 
 def show(answer: ControlAnswer[R], form: Callable[[R, int | None], str], output: str) -> None:
     """Print an answer as `json`, or as `text`: the form at the width of the terminal, None where none is known."""
+    print(json.dumps(answer.raw, indent=2) if output == "json" else form(answer.value, width_of_output()))
+
+
+def width_of_output() -> int | None:
+    """Characters of a line of the terminal; None where none is known."""
     chosen = os.environ.get("COLUMNS", "").isdecimal()  # a pipe has no width of its own
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() or chosen else None
-    print(json.dumps(answer.raw, indent=2) if output == "json" else form(answer.value, width))
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or chosen else None
 
 
 def left(rows: list[Row], width: int | None) -> str:

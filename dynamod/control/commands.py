@@ -1,19 +1,21 @@
 """Every command of the control socket: the core's and the features'."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.extension.command import Command, decode
+from dynamod.extension.command import Command, CommandCall, CommandHandler, Proceed, decode
 from dynamod.extension.installed import control, installed
-from dynamod.message.errors import UserError
 
 from . import changing, reading
 from .context import CommandContext
+from .refusals import UnknownCommand
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
+    from dynamod.daemon.parts import DaemonPart
 
 CORE = {handler.command.name: handler for handler in (*reading.HANDLERS, *changing.HANDLERS)}
 
@@ -27,16 +29,30 @@ def known() -> Iterable[Command[Any, Any]]:
 class Commands:
     """Answers commands by their names. Component names may have a graph's name before them, and a number after them.
 
-    For instance `agg/Worker.0`.
+    For instance `agg/Worker.0`. `around`: the parts of features through which commands pass, the outermost first.
     """
 
-    def __init__(self, node: "Node") -> None:
-        self._context = CommandContext(node)
+    def __init__(self, node: "Node", around: "Callable[[], Iterable[DaemonPart]]" = tuple) -> None:
+        self._context, self._around = CommandContext(node), around
 
-    async def call(self, command: str, arguments: Mapping[str, Any]) -> Any:
-        """Run a command. Returns what is sent as JSON, or text. Raises UserError."""
+    @staticmethod
+    def find(command: str) -> CommandHandler[Any, Any]:
+        """The command of a name. Raises UnknownCommand, and UserError where its feature is off."""
         handler = control(command) or CORE.get(command)
         if handler is None:
-            raise UserError(f"unknown command '{command}'", "see /v1")
-        answer = await handler.answer(self._context, decode(handler.command, arguments))
-        return msgspec.to_builtins(answer)
+            raise UnknownCommand(f"unknown command '{command}'", "see /v1")
+        return handler
+
+    async def call(self, command: str, arguments: Mapping[str, Any], sender: str = "") -> Any:
+        """Run a command. Returns what is sent as JSON, or text. Raises UserError.
+
+        `sender`: the node that asks; empty: a client of the control socket.
+        """
+        handler = self.find(command)
+        proceed: Proceed = partial(self._answer, handler)
+        for part in reversed([*self._around()]):
+            proceed = partial(part.command, proceed=proceed)
+        return await proceed(CommandCall(handler.command, arguments, sender))
+
+    async def _answer(self, handler: CommandHandler[Any, Any], call: CommandCall) -> Any:
+        return msgspec.to_builtins(await handler.answer(self._context, decode(handler.command, call.arguments)))

@@ -14,13 +14,11 @@ from aiohttp import web
 
 from dynamod import __version__
 from dynamod.extension.command import Command, from_query
-from dynamod.message.control import LAST_WORKER
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.metrics import CONTENT_TYPE
 
 from .commands import Commands, known
-from .last_worker import LastWorker
-from .names import UnknownName
+from .refusals import refusal_of
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
@@ -37,7 +35,7 @@ class Control:
     """Answers on a listener that `ControlSocket` bound; the peer's credentials decide about changes."""
 
     def __init__(self, node: "Node") -> None:
-        self._node, self._commands = node, Commands(node)
+        self._node, self._commands = node, Commands(node, node.parts.around)
         self._runner: web.AppRunner | None = None
 
     async def start(self, listener: socket.socket) -> None:
@@ -90,7 +88,11 @@ class Control:
             for line in entries["lines"]:
                 await response.write(f"{line}\n".encode())
             await asyncio.sleep(FOLLOW)
-            entries = await self._commands.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
+            try:
+                entries = await self._commands.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
+            except UserError as error:  # the status is sent already
+                await response.write(f"error: {error.line()}\n".encode())
+                return response
 
     async def _change(self, command: Command[Any, Any], request: web.Request) -> web.Response:
         if not self._may_change(request):
@@ -132,21 +134,13 @@ def _peer(request: web.Request) -> tuple[int, set[int]]:
 async def _errors(request: web.Request, handler: Any) -> web.StreamResponse:
     try:
         response: web.StreamResponse = await handler(request)
-    except LastWorker as error:
-        return _error(409, str(error), error.hint, LAST_WORKER)
-    except UnknownName as error:
-        return _error(404, str(error), error.hint)
-    except UserError as error:
-        return _error(400, str(error), error.hint)
-    except TimeoutError:
-        return _error(504, "the component did not answer in time", "try dynamo inspect")
-    except DynamodError as error:
-        return _error(400, str(error), "")
     except web.HTTPException as error:
         return _error(error.status, f"{request.method} {request.path}: {error.reason}", "see /v1")
     except Exception as error:
-        log.exception("%s %s failed", request.method, request.path)
-        return _error(500, f"{type(error).__name__}: {error}", "see the daemon's log")
+        refusal = refusal_of(error)
+        if refusal.status == 500 and not isinstance(error, DynamodError):
+            log.exception("%s %s failed", request.method, request.path)
+        return _error(refusal.status, refusal.message, refusal.hint, refusal.code)
     return response
 
 

@@ -10,11 +10,13 @@ import importlib
 import logging
 import os
 import socket
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dynamod.actor import Actor, Reason, handle
 from dynamod.message.control import Ping
 from dynamod.message.errors import UserError
+from dynamod.transport.importing import IMPORTING
 from dynamod.transport.unix import LOOK, remove_stale
 
 if TYPE_CHECKING:
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from .server import Control
 
 log = logging.getLogger("dynamod.daemon")
+
+
+def _server() -> ModuleType:
+    with IMPORTING:
+        return importlib.import_module(f"{__package__}.server")
 
 
 class ControlSocket(Actor):
@@ -73,7 +80,7 @@ class ControlSocket(Actor):
         finally:
             loop.remove_reader(listener)
         if self._control is None:
-            module = await asyncio.to_thread(importlib.import_module, f"{__package__}.server")
+            module = await asyncio.to_thread(_server)
             control: Control = module.Control(self._node)
             self._control = control
         await self._control.start(listener)

@@ -46,5 +46,7 @@ DRAIN = Command(
     changes=True,
 )
 STOP = Command("stop", StopArguments, Stopped, "End a graph, or the daemon.", changes=True, subject="graph")
-SERVE = Command("serve", ServeArguments, GraphStatus, "Start a graph.", changes=True, seconds=30.0)
-RELOAD = Command("reload", ReloadArguments, Reloaded, "Change a running graph to new settings.", changes=True)
+SERVE = Command("serve", ServeArguments, GraphStatus, "Start a graph.", changes=True, seconds=30.0, own_node=True)
+RELOAD = Command(
+    "reload", ReloadArguments, Reloaded, "Change a running graph to new settings.", changes=True, own_node=True
+)

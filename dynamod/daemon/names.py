@@ -36,8 +36,16 @@ def machine() -> str:
     return hashlib.blake2b("\n".join(facts).encode(), digest_size=6).hexdigest()
 
 
+def node_key(name: str, lease: int) -> str:
+    """Where the daemon of this machine says what it is. `lease`: of the daemon's own keys."""
+    return f"{NODES}{name}/{machine()}/{lease:x}"
+
+
 def watch_namesakes(registry: MemoryRegistry, name: str, lease: int) -> set[str]:
-    """Publish the node's name, and log when another machine has the same name. Returns these machines, kept current."""
+    """Publish the node's name, and log when another machine has the same name. Returns these machines, kept current.
+
+    What stands at the node's key stays.
+    """
     ours, others = machine(), set[str]()
     prefix = f"{NODES}{name}/"
 
@@ -51,7 +59,8 @@ def watch_namesakes(registry: MemoryRegistry, name: str, lease: int) -> set[str]
             others.add(where)
             log.error("another machine is called %s too: give one of them another name (DYNAMOD_NODE)", name)
 
-    registry.put(f"{prefix}{ours}/{lease:x}", b"", lease)
+    if registry.own(key := node_key(name, lease)) is None:
+        registry.put(key, b"", lease)
     registry.watch(prefix, changed)
     return others
 

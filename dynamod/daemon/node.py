@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dynamod.actor import Actor, ActorError, Crashed, Reason, Spec, Supervisor, System, Terminated, handle
+from dynamod.actor import Actor, ActorError, Crashed, Reason, Spec, System, Terminated, handle
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.control import Ping
 from dynamod.message.errors import UserError
@@ -26,6 +26,7 @@ from .link import LinkServer
 from .logs import NodeLogs
 from .membership import Membership
 from .names import node_name
+from .parts import Parts
 from .place import Place, run_folder_error
 
 log = logging.getLogger("dynamod.daemon")
@@ -70,7 +71,6 @@ class Node(Actor):
 
     logs: NodeLogs
     link: LinkServer
-    _services: Supervisor
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Node(Actor):
         self.graphs, self.clients = Graphs(self), Clients(self, first, ephemeral=ephemeral)
         self.changes = Changes()
         self.changes.waiters.append(self.clients.report)
-        self._control = control
+        self.parts = Parts(self, control)
 
     async def started(self) -> None:
         """Take the lock of the node and begin to listen. Raises NodeHeld, UserError."""
@@ -102,7 +102,7 @@ class Node(Actor):
         self.logs = NodeLogs(store, self.clients.output)
         self.logs.begin()
         await self.cluster.find()
-        self._services = await self.system.supervisor("services")
+        await self.parts.begin()
         self.link = link = LinkServer(
             link_path(self.place.socket),
             self.registry,
@@ -113,23 +113,22 @@ class Node(Actor):
             greeted=self.clients.greeted,
             closing=self.life.stopped.is_set,
         )
-        await self._serve(Spec("link", lambda: link))
+        await self.parts.serve(Spec("link", lambda: link))
         await self.clients.begin(_clocks())
         await self.cluster.join(self.system, self.name, link.lease)
-        await self._serve(Spec("control", lambda: self._control(self)))
-        self.system.watch(self._services.context.ref, self.part_ended)
+        await self.parts.begin_features()
+        await self.parts.serve_control()
+        self.system.watch(self.parts.services.context.ref, self.part_ended)
         self.context.task(self._report(), "report")
-
-    async def _serve(self, spec: Spec) -> None:
-        await self.system.ready(self._services.start_child(spec), timeout=5)
 
     async def stopping(self, reason: Reason) -> None:
         """End all graphs, then let go of the node."""
         for session in self.clients.sessions:
             session.end("the daemon of this machine was stopped")
-        await asyncio.gather(*(graph.stop(self.life.grace) for graph in self.graphs.all()), return_exceptions=True)
+        graphs = (graph.stop(self.life.grace) for graph in self.graphs.all())
+        await asyncio.gather(self.parts.end_features(), *graphs, return_exceptions=True)
         await self.system.root.stop_child("cluster")
-        await self.system.root.stop_child("services")
+        await self.parts.end()
         if hasattr(self, "logs"):
             self.logs.close()
             await self.code.give_back()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -33,7 +33,7 @@ class Command(Generic[A, R]):
 
     `subject`: the argument that a further part of the path gives, `/v1/NAME/SUBJECT`. `path`: the route, where it is
     not the name, with `{subject}` in it. `seconds`: how long a client waits for the answer; None: as long as open
-    streams may finish, by the argument `timeout`.
+    streams may finish, by the argument `timeout`. `own_node`: never taken from another node.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Command(Generic[A, R]):
     subject: str = "component"
     path: str = ""
     seconds: float | None = None
+    own_node: bool = False
 
     def routes(self) -> tuple[str, ...]:
         """Paths of the command, in the notation of aiohttp."""
@@ -55,6 +56,28 @@ class Command(Generic[A, R]):
         if self.seconds is not None or not self.changes:
             return self.seconds or READING
         return patience(getattr(arguments, "timeout", None)) + REMAINDER
+
+
+@dataclass(frozen=True, slots=True)
+class CommandCall:
+    """A command with its arguments as JSON. `sender`: the node that asks; empty: a client of the control socket."""
+
+    command: Command[Any, Any]
+    arguments: Mapping[str, Any]
+    sender: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the command is about: the argument that is its subject. Empty where it has none."""
+        return str(self.arguments.get(self.command.subject) or "")
+
+    def named(self, name: str) -> "CommandCall":
+        """The same about another subject."""
+        return replace(self, arguments={**self.arguments, self.command.subject: name})
+
+
+Proceed = Callable[[CommandCall], Awaitable[Any]]
+"""Answers a command: the answer as JSON, or text. Raises UserError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,12 +65,14 @@ class Feature:
     """
     worker: Callable[[], Any] | None = None
     """Gives the class of what the feature keeps in each worker, an extension of `worker.parts.WorkerPart`."""
+    daemon: Callable[[], Any] | None = None
+    """Gives the class of what the feature keeps in each daemon, an extension of `daemon.parts.DaemonPart`."""
     processor: Callable[[Any], Any] | None = None
     """Makes an `ingress.parts.ProcessorPart` of the `ingress.parts.ProcessorContext` of an ingress process."""
     components: Mapping[str, Component] = field(default_factory=dict[str, Component])
     """Kinds of components, by the name by which services of graphs ask for them."""
     extends: Mapping[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
-    """What it adds to features that it requires, by their names (`installed.extensions`)."""
+    """What it adds to features that it requires or uses, by their names (`installed.extensions`)."""
     inputs: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict[str, Callable[[Any], Any]])
     """Inputs of `dynamo-run` that are no servers, by what stands after `in=`, like `batch:FILE`.
 
@@ -83,6 +85,11 @@ class Feature:
     """Makes the `graph.graph.Graph` of `dynamo-run` with several models, of a `cli.flags.RunArguments`."""
     explains: Mapping[str, Callable[[], Callable[[str | None, Any], None]]] = field(default_factory=dict[str, Any])
     """What prints `dynamo explain WORD`, by the word: with the path of the control socket or None, and a `Form`."""
+    everywhere: Mapping[str, Callable[[], Callable[[str | None, Any], int]]] = field(default_factory=dict[str, Any])
+    """What runs `dynamo WORD --all`, by the word, and prints the answers of all nodes.
+
+    Gets the path of the control socket or None, and a `Form`. Returns the exit code, raises UserError.
+    """
     controls: "Callable[[], Sequence[CommandHandler[Any, Any]]]" = tuple
     """Gives the commands of the control socket, with what answers them in the daemon."""
     roles: tuple[str, ...] = ()

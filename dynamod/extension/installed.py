@@ -22,6 +22,8 @@ T = TypeVar("T")
 VARIABLE = "DYNAMOD_FEATURES"
 """Features to switch off: names with a minus, separated by commas; `none` switches all off."""
 
+SEE = "see dynamo features"
+
 FOLDER = Path(__file__).parents[1] / "features"
 
 
@@ -75,9 +77,9 @@ def disabled() -> Mapping[str, str]:
 def require(name: str, what: str) -> None:
     """Raise UserError when the feature is off or absent. `what` needs it: a flag, for instance."""
     if name not in installed():
-        raise UserError(f"{what} needs the feature '{name}', which is not installed", "see dynamo features")
+        raise UserError(f"{what} needs the feature '{name}', which is not installed", SEE)
     if why := disabled().get(name, ""):
-        raise UserError(f"{what} needs the feature '{name}', which is off: {why}", "see dynamo features")
+        raise UserError(f"{what} needs the feature '{name}', which is off: {why}", SEE)
 
 
 def extensions(name: str) -> Sequence[Any]:
@@ -110,6 +112,25 @@ def explanation(word: str) -> Callable[[str | None, Any], None] | None:
     """
     made = _owned(word, lambda feature: feature.explains, f"`dynamo explain {word}`")
     return made() if made is not None else None
+
+
+def everywhere(word: str) -> Callable[[str | None, Any], int]:
+    """What runs `dynamo WORD --all`, of the feature that asks all nodes.
+
+    Raises UserError when the feature is off, or none is installed.
+    """
+    made = _owned(word, lambda feature: feature.everywhere, f"`dynamo {word} --all`")
+    if made is None:
+        raise UserError(f"`dynamo {word} --all` needs a feature that asks all nodes, and none is installed", SEE)
+    return made()
+
+
+def daemon_parts() -> Mapping[str, Any]:
+    """By feature that is on: the class of what the feature keeps in each daemon (`daemon.parts.DaemonPart`).
+
+    Raises UserError for a wrong DYNAMOD_FEATURES.
+    """
+    return {feature.name: feature.daemon() for feature in enabled() if feature.daemon is not None}
 
 
 def config_keys() -> Mapping[str, ConfigKey]:
@@ -161,7 +182,7 @@ def control(name: str) -> "CommandHandler[Any, Any] | None":
 def require_role(role: str) -> None:
     """Raise UserError for a role of workers that no feature gives them, or whose feature is off."""
     if _owned(role, lambda feature: dict.fromkeys(feature.roles, True), f"the role '{role}'") is None:
-        raise UserError(f"there is no role '{role}' for workers", "see dynamo features")
+        raise UserError(f"there is no role '{role}' for workers", SEE)
 
 
 def helper_roles() -> Mapping[str, str]:
@@ -190,14 +211,14 @@ def block_stores(what: str) -> Any:
         if name not in off:
             return made()
     for name in found:
-        raise UserError(f"{what} belongs to the feature '{name}', which is off: {off[name]}", "see dynamo features")
-    raise UserError(f"{what} needs a feature that keeps KV blocks, and none is installed", "see dynamo features")
+        raise UserError(f"{what} belongs to the feature '{name}', which is off: {off[name]}", SEE)
+    raise UserError(f"{what} needs a feature that keeps KV blocks, and none is installed", SEE)
 
 
 def _owned(key: str, given: Callable[[Feature], Mapping[str, T]], what: str) -> T | None:
     for name, feature in installed().items():
         if key in given(feature):
             if why := disabled().get(name, ""):
-                raise UserError(f"{what} belongs to the feature '{name}', which is off: {why}", "see dynamo features")
+                raise UserError(f"{what} belongs to the feature '{name}', which is off: {why}", SEE)
             return given(feature)[key]
     return None

@@ -1,6 +1,6 @@
 """What the registry stores: instances and model cards, both as JSON values under readable keys."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
@@ -48,6 +48,33 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
     def path(self) -> str:
         """The address all instances of this endpoint share: `namespace.component.endpoint`."""
         return f"{self.namespace}.{self.component}.{self.endpoint}"
+
+
+class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a daemon says of itself to other nodes. All fields are empty for releases that only say their node's name.
+
+    `version`: of its release. `protocol`, `since`: as of an instance. `started`: seconds since the epoch. `sections`:
+    what features say of the daemon, by their names.
+    """
+
+    version: Label = ""
+    protocol: Count = 0
+    since: Count = 0
+    pid: Count = 0
+    started: float = 0.0
+    sections: dict[str, Any] = {}
+
+    def section(self, name: str, kind: type[T]) -> T:
+        """What a feature says of the daemon, by the feature's name; `kind()` where that is missing or undecodable."""
+        return section_of(self.sections, name, kind)
+
+
+def section_of(sections: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    """The section of a feature, by the feature's name; `kind()` where that is missing or undecodable."""
+    try:
+        return msgspec.convert(sections.get(name, {}), kind)
+    except msgspec.ValidationError:
+        return kind()
 
 
 OfPart = Annotated[bool, Meta(extra={"of_part": True})]
@@ -179,10 +206,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def section(self, name: str, kind: type[T]) -> T:
         """What a feature says of the worker, by the feature's name; `kind()` where that is missing or undecodable."""
-        try:
-            return msgspec.convert(self.sections.get(name, {}), kind)
-        except msgspec.ValidationError:
-            return kind()
+        return section_of(self.sections, name, kind)
 
     @property
     def base(self) -> str:

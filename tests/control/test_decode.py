@@ -6,6 +6,7 @@ import pytest
 
 from dynamod.control.table import DRAIN, LOGS, RESTART, SCALE, STOP
 from dynamod.extension.command import Command, decode, from_query
+from dynamod.features.cluster.commands import EVERYWHERE
 from dynamod.features.planner.commands import PLAN
 from dynamod.features.role_switch.commands import SWITCH
 from dynamod.message.control import FINISH
@@ -27,6 +28,7 @@ WHOLE, SECONDS = "give a number from 0 upwards", "give seconds"
         (SWITCH, {}, "role is None; one of: aggregated, prefill, decode"),
         (SWITCH, {"role": ["prefill"]}, "role is ['prefill']; one of: aggregated, prefill, decode"),
         (SWITCH, {"role": "decode", "expected_epoch": "1"}, f"expected_epoch is '1'; {WHOLE}"),
+        (EVERYWHERE, {}, "command is None; give the name of a command, like ps"),
         (PLAN, {"action": "run"}, "action is 'run'; one of: pause, resume, set"),
         (PLAN, {"action": "set", "max": 0}, "max is 0; a whole number from 1 to 256"),
         (PLAN, {"action": "set", "most": 1}, "unknown argument most; plan takes action, component, min, max"),

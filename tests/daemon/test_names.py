@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from dynamod.daemon.names import machine, node_name, watch_namesakes
+from dynamod.daemon.names import machine, node_key, node_name, watch_namesakes
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.errors import UserError
 
@@ -33,3 +33,13 @@ def test_another_machine_of_our_name(caplog: pytest.LogCaptureFixture) -> None:
     registry.delete_foreign("v1/nodes/one/0123/79")
     assert others == set()
     assert any(key.startswith("v1/nodes/one/") for key, _, _ in registry.own_items())
+
+
+def test_what_the_node_says_of_itself_stays() -> None:
+    registry = MemoryRegistry(random.Random(1))
+    lease = registry.grant()
+    watch_namesakes(registry, "one", lease)
+    assert registry.own(node_key("one", lease)) == (b"", lease)
+    registry.put(node_key("one", lease), b"{}", lease)
+    watch_namesakes(registry, "one", lease)
+    assert registry.own(node_key("one", lease)) == (b"{}", lease)

@@ -72,7 +72,7 @@ async def test_the_watchdog_hears_of_a_part_that_does_not_answer(
 ) -> None:
     monkeypatch.setenv("DYNAMOD_CLUSTER", "off")
     async with daemon(tmp_path) as (_, node):
-        await node._services.stop_child(part)
+        await node.parts.services.stop_child(part)
         with pytest.raises(ActorError):
             await node.context.ref.ask(Ping(), timeout=15)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-OTHER_VERBS = {"explain", "bench", "doctor", "top", "reload"}
+OTHER_VERBS = {"explain", "bench", "nodes", "doctor", "top", "reload"}
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
 VERBS = {"status", "ps", "logs", "inspect", "restart", "scale", "drain", "stop"}
 

@@ -48,6 +48,8 @@ NOT_RUN = {
     "/opt/dynamod/bin/pip install -U '/path/to/dynamod[mistralrs]'": SYSTEMD,
     "curl localhost:8080/v1/chat/completions": LLAMACPP,
     "dynamo pull Qwen/Qwen3-0.6B": HUB,
+    "dynamo logs -f two/Worker": "other nodes: tests/features/cluster/e2e",
+    "DYNAMOD_REMOTE_COMMANDS=all dynamod": "as above",
     "dynamo-run in=http out=llamacpp minilm -- --embeddings": LLAMACPP,
     "dynamo-run in=http out=llamacpp model.gguf --allow-runtime-lora-updating true --lora-dir /srv/adapters": LLAMACPP,
     "dynamo-run in=http out=llamacpp model.gguf --lora german=german.gguf --lora sql=sql.gguf": LLAMACPP,

@@ -110,7 +110,7 @@ def test_a_frontend_and_workers_apart(shell: Callable[[Path], Shell], machine: A
 
 @needs_curl
 def test_several_nodes(shell: Callable[[Path], Shell], machine: Any) -> None:
-    up, tell, front, worker, ask, doctor, down = commands("tutorials/two-nodes")
+    up, tell, front, worker, ask, nodes, doctor, down = commands("tutorials/two-nodes")
     assert tell.startswith("export NATS_SERVER=")
     here = shell(ROOT)
     try:
@@ -128,6 +128,8 @@ def test_several_nodes(shell: Callable[[Path], Shell], machine: Any) -> None:
         machine.until(lambda: machine.serves(url))
         assert json.loads(machine.ask(url, "/health")[1])["instances"][0]["node"] == "two"
         assert json.loads(here.run(ask))["usage"]["completion_tokens"] == 20
+        machine.until(lambda: machine.run(*nodes.split()).out.count("answers") == 2)
+        assert "one*" in here.run(nodes)
         told = here.run(doctor)
         assert "ok   etcd: " in told
         assert "ok   nats: " in told

@@ -48,6 +48,12 @@ GROUPS = (
                 "`off`: this node stays alone; `auto`: the servers that `NATS_SERVER` and `ETCD_ENDPOINTS` name, else "
                 "servers of the same user or root at the usual ports of this machine",
             ),
+            Variable(
+                "DYNAMOD_REMOTE_COMMANDS",
+                "`read`",
+                "commands that this node takes from other nodes; `read`: those that change nothing; `all`: also those "
+                "that change something, like `scale`, but `serve` and `reload`; `off`: none",
+            ),
             Variable("NATS_SERVER", "", "servers for requests between nodes, like `nats://host:4222`; with commas"),
             Variable("NATS_AUTH_USERNAME", "", "user at NATS; needs the password"),
             Variable("NATS_AUTH_PASSWORD", "", "password of this user"),

@@ -26,6 +26,7 @@ from dynamod.discovery.keys import CARDS, INSTANCES, SHARED
 from dynamod.discovery.records import decoded
 from dynamod.discovery.view import disagree
 from dynamod.extension.command import NoArguments
+from dynamod.extension.installed import extensions
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Hello, Snapshot, Watch, Welcome
@@ -100,6 +101,9 @@ async def examine(explicit: str | None, ports: Sequence[int], environ: Mapping[s
             yield newer_nodes((await asyncio.to_thread(Control(explicit).ask, METRICS, NoArguments())).value)
     async for finding in workers(known):
         yield finding
+    for more in extensions("doctor"):
+        async for finding in more(explicit):
+            yield finding
 
 
 def graphs(found: Sequence[GraphStatus]) -> Iterator[Finding]:
@@ -369,11 +373,8 @@ async def _ask(path: str) -> Known:
     messages: asyncio.Queue[FromNode | None] = asyncio.Queue()
     channel = Channel(messages.put_nowait, closed=lambda: messages.put_nowait(None))
     await asyncio.get_running_loop().create_unix_connection(lambda: channel, path)
-    for message in (
-        Hello("doctor", os.getpid(), version=__version__, protocol=PROTOCOL),
-        Watch(1, CARDS),
-        Watch(2, INSTANCES),
-    ):
+    hello = Hello("doctor", os.getpid(), version=__version__, protocol=PROTOCOL)
+    for message in (hello, Watch(1, CARDS), Watch(2, INSTANCES)):
         channel.send(message)
     snapshots, welcome = dict[int, dict[str, bytes]](), Welcome(0, "")
     try:

@@ -25,6 +25,7 @@ def _controls() -> "Sequence[CommandHandler[Any, Any]]":
 FEATURE = Feature(
     "top",
     "dynamo top: CPU, memory, requests and KV blocks per process",
+    uses=("cluster",),
     commands={"top": _command},
     controls=_controls,
 )

@@ -101,6 +101,19 @@ class Top(Daemon, frozen=True):
     processes: list[ProcessRow] = msgspec.field(default_factory=list[ProcessRow])
 
 
+class NodeProcessRow(ProcessRow, frozen=True):
+    """A process of one of several nodes. `process` begins with the name of its `node`."""
+
+    node: str = ""
+
+
+class ClusterTop(Top, frozen=True):
+    """Looks at several `nodes`. `missing`: why others have given none, by node."""
+
+    nodes: list[str] = msgspec.field(default_factory=list[str])
+    missing: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+
+
 class Look(commands.Look, frozen=True):
     """A look at a node with the statistics of its processes."""
 

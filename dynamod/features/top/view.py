@@ -11,18 +11,16 @@ import threading
 import time
 import tty
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 import msgspec
 
-from dynamod.cli.client import Control
 from dynamod.cli.tables import table
-from dynamod.extension.command import NoArguments
 from dynamod.message.errors import UserError
 
 from .columns import GAP, age, sections, widths
-from .commands import TOP
-from .rows import Look, Top, remembering, top
+from .rows import ClusterTop, Top, remembering
+from .sources import L, Source
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -32,20 +30,16 @@ ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COLOURS = {"Ready": "green", "Ready?": "yellow", "Draining": "yellow", "Starting": "yellow"}
 
 
-def run(control: Control, interval: float, *, once: bool, output: str) -> int:
+def run(source: Source[L], interval: float, *, once: bool, output: str) -> int:
     """Show it: live on a terminal, else once. Returns the exit code."""
     if once or output == "json" or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        before = _look(control)
+        before = source.look()
         time.sleep(interval)
-        view = top(_look(control), before)
+        view = source.compare(source.look(), before)
         print(json.dumps(msgspec.to_builtins(view), indent=2) if output == "json" else plain(view))
     else:
-        asyncio.run(_Live(control, interval).run())
+        asyncio.run(_Live(source, interval).run())
     return 0
-
-
-def _look(control: Control) -> Look:
-    return msgspec.convert(control.ask(TOP, NoArguments()).raw, Look)
 
 
 def plain(view: Top) -> str:
@@ -55,16 +49,20 @@ def plain(view: Top) -> str:
 
 
 def headline(view: Top) -> str:
-    """The node in a line."""
+    """The node, or all nodes, in a line."""
     count = f"{len(view.processes)} process{'' if len(view.processes) == 1 else 'es'}"
+    if isinstance(view, ClusterTop):
+        missing = "; ".join(f"{node}: {why}" for node, why in view.missing.items())
+        nodes = f"{len(view.nodes)} node{'' if len(view.nodes) == 1 else 's'}, {count}"
+        return f"{nodes}; no answer of {missing}" if missing else nodes
     return f"dynamod {view.version} pid {view.pid} on {view.node}, up {age(view.uptime)}, {count}"
 
 
-class _Live:
+class _Live(Generic[L]):
     """A thread asks the daemon, the loop draws: keys and a new size are answered while a question is open."""
 
-    def __init__(self, control: Control, interval: float) -> None:
-        self._control, self._interval = control, interval
+    def __init__(self, source: Source[L], interval: float) -> None:
+        self._source, self._interval = source, interval
         self._over = asyncio.Event()
         self._trouble = ""
 
@@ -73,8 +71,8 @@ class _Live:
         from rich.console import Console
         from rich.live import Live
 
-        self._before = _look(self._control)
-        self._view = top(self._before)
+        self._before = self._source.look()
+        self._view = self._source.compare(self._before)
         self._live = Live(self, console=Console(), screen=True, auto_refresh=False)
         loop = asyncio.get_running_loop()
         for number in ENDS:
@@ -91,12 +89,12 @@ class _Live:
         if not keys or b"q" in keys.lower() or b"\x03" in keys:
             self._over.set()
 
-    def _take(self, answer: Look | UserError) -> None:
-        if isinstance(answer, Look):
-            self._view = remembering(top(answer, self._before), self._view)
-            self._before, self._trouble = answer, ""
-        else:
+    def _take(self, answer: L | UserError) -> None:
+        if isinstance(answer, UserError):
             self._trouble = answer.line()
+        else:
+            self._view = remembering(self._source.compare(answer, self._before), self._view)
+            self._before, self._trouble = answer, ""
         self._live.refresh()
 
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -105,9 +103,9 @@ class _Live:
         while True:
             due = max(due + self._interval, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
-            answer: Look | UserError
+            answer: L | UserError
             try:
-                answer = _look(self._control)
+                answer = self._source.look()
             except UserError as error:
                 answer = error
             except Exception as error:  # whatever it is, the view continues and says so

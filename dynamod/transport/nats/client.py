@@ -8,15 +8,18 @@ import math
 import ssl
 import sys
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from dynamod.message.errors import UserError
+from dynamod.transport.importing import IMPORTING
 
 from .settings import NatsSettings
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
+_LIBRARY = "nats.aio.client"
 RECONNECT_WAIT = 0.25
 """Seconds between two attempts to reach the same server."""
 
@@ -29,10 +32,16 @@ REFUSED_WAIT = 5.0
 
 def new_client() -> "Client":
     """A client that is not connected yet."""
-    with _without("aiohttp"):
-        module = importlib.import_module("nats.aio.client")
-    client: Client = module.Client()
+    client: Client = library().Client()
     return client
+
+
+def library() -> ModuleType:
+    """The module of the library that has the client. A process with threads imports the module in a thread first."""
+    if _LIBRARY not in sys.modules:
+        with IMPORTING, _without("aiohttp"):
+            return importlib.import_module(_LIBRARY)
+    return importlib.import_module(_LIBRARY)  # waits for a thread that is importing the module
 
 
 @contextlib.contextmanager

@@ -1,0 +1,35 @@
+"""Which commands a daemon takes from other nodes."""
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from dynamod.extension.command import CommandCall
+from dynamod.message.errors import UserError
+
+VARIABLE = "DYNAMOD_REMOTE_COMMANDS"
+RemoteCommands = Literal["read", "all", "off"]
+
+
+def remote_commands(environ: Mapping[str, str]) -> RemoteCommands:
+    """The value of DYNAMOD_REMOTE_COMMANDS. Raises UserError for an unknown one."""
+    given = environ.get(VARIABLE) or "read"
+    for known in get_args(RemoteCommands):
+        if given == known:
+            return known  # type: ignore[no-any-return]
+    hint = "read (default): commands that change nothing; all: every command but serve and reload; off: none"
+    raise UserError(f"{VARIABLE} is {given!r}", hint)
+
+
+def require_allowed(call: CommandCall, mode: RemoteCommands, node: str) -> None:
+    """Refuse a command of another node that this node does not take. The one place where such commands are judged.
+
+    Raises UserError, which names the setting.
+    """
+    command = call.command
+    if command.own_node:
+        raise UserError(f"{command.name} is never taken from another node", f"run it on {node}")
+    if mode == "off":
+        raise UserError(f"{node} takes no commands from other nodes", f"set {VARIABLE}=read for its daemon")
+    if command.changes and mode != "all":
+        what = f"{node} takes no commands from other nodes that change something, like {command.name}"
+        raise UserError(what, f"run it on {node}, or set {VARIABLE}=all for the daemon there")
