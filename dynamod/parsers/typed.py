@@ -13,8 +13,8 @@ MOST_OPTIONS = 256
 MOST_PYTHON_MARKS = 10_000
 """Commas, quotes and brackets of a Python literal: more than that is only read as JSON, or as one string."""
 
-_MARKS = re.compile(r"[,:'\"(\[{+\-]")
-_ONE_STRING = re.compile(r"""'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+\"""", re.DOTALL)
+_MARKS = ",:'\"([{+-"
+_ONE_STRING = re.compile(r"""'(?:[^'\\\n]++|\\.)*+'|"(?:[^"\\\n]++|\\.)*+\"""", re.DOTALL)
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
@@ -106,7 +106,7 @@ def literal(text: str) -> tuple[str, str] | None:
         return text, _kind(value)
     except (ValueError, RecursionError):
         pass
-    if len(_MARKS.findall(text)) > MOST_PYTHON_MARKS and _ONE_STRING.fullmatch(text) is None:
+    if sum(map(text.count, _MARKS)) > MOST_PYTHON_MARKS and _ONE_STRING.fullmatch(text) is None:
         return None
     try:
         with warnings.catch_warnings():
