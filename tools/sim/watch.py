@@ -137,7 +137,8 @@ class Watch:
             process, worker = place.process, place.worker
             if process is None or worker is None or client.id not in worker.requests():
                 continue
-            if place.prefill and seconds == SOON and self._may_hide(client, process):
+            left = place.prefill or process.name != client.at  # the cancel was sent before the end, maybe not calmly
+            if left and seconds == SOON and self._may_hide(client, process, place.prefill):
                 continue
             others = [self._cluster.nodes[place.node].daemon, client.process, process]
             if any(one is not None and (one.frozen or now - one.since < seconds) for one in others):
@@ -147,9 +148,9 @@ class Watch:
         if again:
             self._cluster.system_later(seconds, lambda: self._leftover(client, seconds))
 
-    def _may_hide(self, client: Client, prefill: Process) -> bool:
-        """Whether the cancel of a prompt may be lost: it is sent when the answer begins, and its loss shows later."""
+    def _may_hide(self, client: Client, process: Process, prefill: bool) -> bool:
+        """Whether the cancel may be lost, which shows later: of a prompt, or at a worker that the request has left."""
         wire = self._cluster.wire
-        if client.needs_prefill:
+        if prefill and client.needs_prefill:
             return bool(wire.harmed)
-        return client.process is not None and wire.harmed_between(client.process, prefill)
+        return client.process is not None and wire.harmed_between(client.process, process)

@@ -57,6 +57,7 @@ def test_seeds_hold(first: int) -> None:
         5700120,
         5700333,
         6000166,
+        7000626,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
