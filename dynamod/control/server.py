@@ -14,6 +14,7 @@ from aiohttp import web
 
 from dynamod import __version__
 from dynamod.extension.command import Command, from_query
+from dynamod.extension.installed import enabled
 from dynamod.message.control import LAST_WORKER
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.metrics import CONTENT_TYPE
@@ -24,6 +25,8 @@ from .names import UnknownName
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
+
+    from .records import BeginRecord
 
 log = logging.getLogger("dynamod.control")
 
@@ -38,6 +41,8 @@ class Control:
 
     def __init__(self, node: "Node") -> None:
         self._node, self._commands = node, Commands(node)
+        made = [feature.command_records(node) for feature in enabled() if feature.command_records is not None]
+        self._begins: list[BeginRecord] = [begin for begin in made if begin is not None]
         self._runner: web.AppRunner | None = None
 
     async def start(self, listener: socket.socket) -> None:
@@ -51,7 +56,8 @@ class Control:
         for command in known():
             for path in command.routes():
                 if command.changes:
-                    app.router.add_post(path, partial(self._change, command))
+                    change = partial(self._recorded if self._begins else self._change, command)
+                    app.router.add_post(path, change)
                 else:
                     app.router.add_get(path, partial(self._read, command))
         app.router.add_get("/v1", self._index)
@@ -92,6 +98,16 @@ class Control:
             await asyncio.sleep(FOLLOW)
             entries = await self._commands.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
 
+    async def _recorded(self, command: Command[Any, Any], request: web.Request) -> web.StreamResponse:
+        """As `_change`, with a record of the command for features."""
+        from .records import recorded
+
+        arguments: dict[str, Any] = {}
+        request["arguments"] = arguments  # filled by `_change`
+        uid, _, pid = _peer(request)
+        change = partial(_errors, request, partial(self._change, command))
+        return await recorded(self._begins, command.name, self._node.name, (uid, pid), arguments, change)
+
     async def _change(self, command: Command[Any, Any], request: web.Request) -> web.Response:
         if not self._may_change(request):
             return _error(
@@ -106,26 +122,27 @@ class Control:
         if subject := request.match_info.get("subject"):
             arguments[command.subject] = subject
         arguments |= from_query(command, request.query)
+        request.get("arguments", {}).update(arguments)
         return web.json_response(await self._commands.call(command.name, arguments))
 
     def _may_change(self, request: web.Request) -> bool:
-        uid, groups = _peer(request)
+        uid, groups, _ = _peer(request)
         owner = os.stat(self._node.place.socket).st_gid
         return uid in (0, os.getuid()) or (owner != 0 and owner in groups)
 
 
-def _peer(request: web.Request) -> tuple[int, set[int]]:
-    """User and groups of the client, from the kernel; user -1 when it does not say."""
+def _peer(request: web.Request) -> tuple[int, set[int], int]:
+    """User, groups and process of the client, from the kernel; user -1 and process 0 when it does not say."""
     sock = request.transport.get_extra_info("socket") if request.transport is not None else None
     option = getattr(socket, "SO_PEERCRED", None)
     if sock is None or option is None:
-        return os.getuid() if option is None else -1, set()  # elsewhere the socket's mode is the guard
-    _, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+        return os.getuid() if option is None else -1, set(), 0  # elsewhere the socket's mode is the guard
+    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
     try:
         others = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)  # 256 groups, the most Python takes
     except OSError:
         others = b""
-    return uid, {gid, *array.array("I", others[: len(others) // 4 * 4])}
+    return uid, {gid, *array.array("I", others[: len(others) // 4 * 4])}, pid
 
 
 @web.middleware

@@ -1,0 +1,152 @@
+"""The lines of the files: what of a record is written, and bodies without the values that must not be kept."""
+
+import json
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from dynamod.observe.records import CommandRecord, RequestRecord, WorkerPlace
+
+MASKED = "***"
+
+
+class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="request"):
+    """One request. The fields are those of `RequestRecord`; `workers` has the names of processes, each once."""
+
+    time: datetime
+    id: str
+    client: str
+    key: str
+    method: str
+    path: str
+    model: str
+    status: int
+    error: str
+    prompt_tokens: int
+    cached_tokens: int | None
+    completion_tokens: int
+    queue_ms: float | None
+    first_ms: float | None
+    duration_ms: float
+    finish: str
+    stream: bool
+    workers: list[str]
+    migrations: int
+    node: str
+    process: str
+    notes: dict[str, str] = {}
+    request_body: Any = None
+    response_body: Any = None
+
+
+class CommandLine(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="command"):
+    """One command. The fields are those of `CommandRecord`."""
+
+    time: datetime
+    command: str
+    arguments: dict[str, Any]
+    uid: int | None
+    user: str
+    pid: int | None
+    status: int
+    error: str
+    duration_ms: float
+    node: str
+
+
+class DroppedLine(msgspec.Struct, frozen=True, tag_field="kind", tag="dropped"):
+    """So many lines are missing before this one."""
+
+    time: datetime
+    lines: int
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def request_line(record: RequestRecord, redact: Collection[str] = ()) -> bytes:
+    """A request as a line. `redact`: names of members in small letters."""
+    found = RequestLine(
+        datetime.fromtimestamp(record.time, UTC),
+        record.id,
+        record.client,
+        record.key,
+        record.method,
+        record.path,
+        record.model,
+        record.status,
+        record.error,
+        record.prompt_tokens,
+        record.cached_tokens,
+        record.completion_tokens,
+        record.queue_ms,
+        record.first_ms,
+        record.duration_ms,
+        record.finish,
+        record.stream,
+        _names(record.workers),
+        record.migrations,
+        record.node,
+        record.process,
+        dict(record.notes),
+        redacted(record.request_body, redact),
+        redacted(record.response_body, redact),
+    )
+    return _encode(found) + b"\n"
+
+
+def command_line(record: CommandRecord) -> bytes:
+    """A command as a line."""
+    found = CommandLine(
+        datetime.fromtimestamp(record.time, UTC),
+        record.command,
+        dict(record.arguments),
+        record.uid,
+        record.user,
+        record.pid,
+        record.status,
+        record.error,
+        record.duration_ms,
+        record.node,
+    )
+    return _encode(found) + b"\n"
+
+
+def dropped_line(count: int) -> bytes:
+    """The line that tells that lines are missing."""
+    return _encode(DroppedLine(datetime.now(UTC), count)) + b"\n"
+
+
+def redacted(body: bytes | None, names: Collection[str]) -> Any:
+    """A body as a JSON value in which the values of these members are masked; a list of its events for a stream.
+
+    None for a body that is no JSON: what cannot be read cannot be redacted.
+    """
+    if not body:
+        return None
+    try:
+        return _masked(json.loads(body), names)
+    except (ValueError, RecursionError):
+        pass
+    found = []
+    for event in body.split(b"\n\n")[:-1]:  # the last one is empty, or cut
+        for line in event.split(b"\n"):
+            if line.startswith(b"data: {"):
+                try:
+                    found.append(_masked(json.loads(line[len(b"data: ") :]), names))
+                except (ValueError, RecursionError):
+                    continue
+    return found or None
+
+
+def _masked(value: Any, names: Collection[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: MASKED if key.lower() in names else _masked(one, names) for key, one in value.items()}
+    return [_masked(one, names) for one in value] if isinstance(value, list) else value
+
+
+def _names(workers: tuple[WorkerPlace, ...]) -> list[str]:
+    """Names of processes with the node of each that is known, or instance ids of workers that have no name."""
+    return list(dict.fromkeys([one.process or str(one.instance) for one in workers]))
