@@ -103,9 +103,7 @@ class Files:
             with file:
                 facts = os.fstat(file.fileno())
                 over = wanted.since is not None and facts.st_mtime < wanted.since.timestamp()
-                if (
-                    facts.st_ino != inode and not over
-                ):  # else it was closed a moment ago, and is read as the current one
+                if facts.st_ino != inode and not over:  # the same: closed a moment ago, and read as the current one
                     yield from self._lines(file, wanted)
         if current is not None:
             with current:
@@ -118,7 +116,12 @@ class Files:
                 entry["time"] = datetime.fromisoformat(entry["time"])
                 if entry in wanted:
                     yield entry
-            except (ValueError, KeyError, TypeError):  # the disk was full, or the line is being written now
+            except (
+                msgspec.DecodeError,
+                ValueError,
+                KeyError,
+                TypeError,
+            ):  # the disk was full, or the line is being written now
                 self.unreadable += 1
 
 

@@ -25,9 +25,7 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     audit_dir: Annotated[
         str,
-        Meta(
-            description="folder of the audit files, which is one more way to turn them on (~/.local/state/dynamod/audit)"
-        ),
+        Meta(description="folder of the audit files, which turns them on, too (~/.local/state/dynamod/audit)"),
         Option("FOLDER", "as --audit, with the files in this folder", "DYN_AUDIT_DIR"),
     ] = ""
     audit_file_mb: Annotated[float, Meta(ge=0.001, le=10_000, description="size from which a file is closed")] = 32.0
@@ -45,8 +43,9 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(gt=0, le=65_536, description="largest body; of a longer stream the events that fit")
     ] = 256.0
     audit_redact: Annotated[
-        list[Name], Meta(description="members of bodies whose values are replaced, at any depth, in any case")
-    ] = ["api_key", "authorization", "password", "secret", "token"]
+        tuple[Name, ...],
+        Meta(description="members of bodies whose values are replaced, at any depth, in small or large letters"),
+    ] = ("api_key", "authorization", "password", "secret", "token")
 
     @property
     def on(self) -> bool:
@@ -64,7 +63,5 @@ def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
         return Path(logs) / "audit"
     state, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
     if not state and not home:
-        raise UserError(
-            f"{SETTING}: there is no home folder for the default", f"name a folder: {SETTING}: /var/log/audit"
-        )
+        raise UserError(f"{SETTING}: the default needs a home folder", f"name a folder: {SETTING}: /var/log/audit")
     return (Path(state) if state else Path(home) / ".local/state") / "dynamod/audit"
