@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dynamod.message.discovery import Instance
 
     from .keys import Client
-    from .records import Records
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -132,16 +131,10 @@ class RequestContext:
 
     __slots__ = (
         *("begun", "cancel", "endpoint", "error", "headers", "id", "meter", "metrics", "notes"),
-        *("caller", "model", "records", "request", "response", "stream", "task"),
+        *("caller", "model", "request", "response", "stream", "task"),
     )
 
-    def __init__(
-        self,
-        request: web.BaseRequest,
-        metrics: Metrics,
-        origins: Collection[str] = (),
-        records: "Records | None" = None,
-    ) -> None:
+    def __init__(self, request: web.BaseRequest, metrics: Metrics, origins: Collection[str] = ()) -> None:
         self.begun = perf_counter()
         self.request = request
         self.id = request_id(request.headers.get("x-request-id"))
@@ -149,7 +142,6 @@ class RequestContext:
         if origins:
             self.headers |= origin_headers(origins, request.headers.get("Origin"))
         self.metrics = metrics
-        self.records = records  # None: no feature reads records of requests
         self.endpoint = ""  # metrics label; empty for routes that generate nothing
         self.model = UNKNOWN
         self.stream = False
@@ -210,8 +202,8 @@ class RequestContext:
             self.caller.client.give(status, prompt, output, time.monotonic())
         if self.endpoint:
             self._count(status, failed)
-        if self.records is not None:
-            self.records.take(self, status, failed)
+        if self.metrics.records is not None:
+            self.metrics.records.take(self, status, failed)
         path = self.request.rel_url.raw_path
         level = logging.DEBUG if path in STATUS_ROUTES and status < 500 else logging.INFO
         if not log.isEnabledFor(level):

@@ -28,8 +28,6 @@ from .settings import FrontendSettings
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from .records import Records
-
 log = logging.getLogger("dynamod.frontend")
 
 BACKLOG = 4096
@@ -69,7 +67,6 @@ class Server:
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
-        self.records: Records | None = None  # where features read records of requests
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Work alongside requests, until it is cancelled; the owner of the server runs it, and ends it first."""
 
@@ -129,8 +126,8 @@ class Server:
         self._http = None
         self._listeners.clear()
         write_waiting()  # the lines of the last requests
-        if self.records is not None:
-            await self.records.close()
+        if self.metrics.records is not None:
+            await self.metrics.records.close()
 
     async def _wait_first_requests(self) -> None:
         """Wait until each new connection has sent a request: a client whose connection breaks cannot know its fate."""
@@ -146,7 +143,7 @@ class Server:
                 await self._idle.wait()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        context = RequestContext(request, self.metrics, self._origins, self.records)
+        context = RequestContext(request, self.metrics, self._origins)
         connection = self._busy[context] = cast("Connection", request.protocol)
         connection.is_new = False
         self._idle.clear()
@@ -154,8 +151,8 @@ class Server:
         try:
             response = await self._answer(request, context)
             status = response.status
-            if self.records is not None:
-                self.records.answered(context, response)
+            if self.metrics.records is not None:
+                self.metrics.records.answered(context, response)
             return response
         finally:
             context.end(status)

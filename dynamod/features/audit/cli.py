@@ -49,7 +49,7 @@ def audit(
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
-    """Show the requests, and the commands that changed something, of this node: who, when, what, with what outcome.
+    """Show the requests, and the commands that changed something, of this node, with their outcome.
 
     The frontend writes them where its settings have `audit: true`. The order is that of their ends.
     """

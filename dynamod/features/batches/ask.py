@@ -72,7 +72,7 @@ class Asker:
         request = SimpleNamespace(
             headers={"x-request-id": name}, method="POST", rel_url=URL(entry.url), version=HttpVersion11
         )
-        context = RequestContext(cast("web.BaseRequest", request), self._metrics, records=self._frontend.records)
+        context = RequestContext(cast("web.BaseRequest", request), self._metrics)
         context.caller = LineCaller(owner, self._keys.client(owner))
         status = 499
         context.endpoint = endpoint.label

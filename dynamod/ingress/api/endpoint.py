@@ -21,7 +21,6 @@ from dynamod.http.body import BodyBudget, check_json_type, read_body
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import OPENAI, ErrorForm
 from dynamod.http.metrics import ModelMetrics
-from dynamod.http.records import Records
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.turns import Turns
 from dynamod.ingress.base import Backend, Job
@@ -57,7 +56,6 @@ class Frontend:
         self.body_limit = settings.body_limit
         self.turns = Turns()
         self.parts = {one.name: one.part(settings) for one in enabled() if one.part is not None}
-        self.records: Records | None = None  # where features read records of requests
 
     def unused_id(self, wanted: str) -> str:
         """`wanted`, or with a random end when a request of that id is being served."""
@@ -179,8 +177,8 @@ class BodyEndpoint(Endpoint, Generic[R]):
 
     async def take(self, frontend: Frontend, context: RequestContext, body: bytes) -> web.StreamResponse:
         """Check and answer a request whose body is here. Raises RequestError while nothing has been sent."""
-        if context.records is not None:
-            context.records.asked(context, body)
+        if context.metrics.records is not None:
+            context.metrics.records.asked(context, body)
         strict = frontend.settings.unknown_fields == "reject"
         ignored: list[str] | None = [] if frontend.settings.ignore_unsupported_fields else None
         if len(body) > LARGE:
@@ -255,7 +253,7 @@ class EngineEndpoint(BodyEndpoint[E]):
     ) -> web.StreamResponse:
         """Let the backend work on the request and respond with what it makes."""
         meter = context.serving(asked.model, self.streams and bool(getattr(asked, "stream", False)))
-        timed = frontend.settings.per_request_metrics or bool(asked.extra_fields) or context.records is not None
+        timed = frontend.settings.per_request_metrics or bool(asked.extra_fields) or context.metrics.records is not None
         priority = context.caller.priority
         job = Job(frontend.unused_id(context.id), self, asked, body, priority, timed, notes=context.notes)
         writer = self.writer(asked, job, context, meter, _of_model(frontend.settings, card))

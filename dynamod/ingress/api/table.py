@@ -96,5 +96,5 @@ def make_server(
             feature.serve(frontend, server, known)
     made = [feature.records(frontend, server, where) for feature in enabled() if feature.records is not None]
     if readers := [reader for reader in made if reader is not None]:
-        frontend.records = server.records = Records(readers, settings.proxies, where)
+        server.metrics.records = Records(readers, settings.proxies, where)
     return server
