@@ -114,15 +114,14 @@ class RotatedFile:
 
     def _rotate(self) -> None:
         """Give the file the name of a closed one, and remove closed files above the limit."""
-        stem = self.path.name.removesuffix(SUFFIX)
-        when, number = time.strftime("%Y%m%dT%H%M%S", time.gmtime()), 0
-        new = self.path.with_name(f"{stem}.{when}{SUFFIX}")
-        while new.exists():
-            number += 1
-            new = self.path.with_name(f"{stem}.{when}-{number}{SUFFIX}")
+        closed, mark = closed_files(self.path), time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        when, number = _age(closed[-1]) if closed else ("", 0)
+        if mark <= when:  # within one second, or the clock was set back: the names stay in order
+            mark = f"{when}-{number + 1}"
+        new = self.path.with_name(f"{self.path.name.removesuffix(SUFFIX)}.{mark}{SUFFIX}")
         self.path.rename(new)
         self.close()
-        for old in closed_files(self.path)[: -self._rotation.files]:
+        for old in [*closed, new][: -self._rotation.files]:
             old.unlink(missing_ok=True)
 
 
