@@ -113,7 +113,7 @@ class Files:
         for line in file:
             try:
                 entry = msgspec.json.decode(line, type=Entry)
-                entry["time"] = datetime.fromisoformat(entry["time"])
+                entry["time"] = datetime.fromisoformat(entry["time"]).astimezone(UTC)
                 if entry in wanted:
                     yield entry
             except (
