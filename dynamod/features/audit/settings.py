@@ -12,6 +12,8 @@ from dynamod.extension.settings import Option
 from dynamod.message.errors import UserError
 
 SETTING = "audit_dir"
+REDACTED = ("api_key", "authorization", "password", "secret", "token")
+"""Members of bodies whose values are replaced where no setting says which; in small or large letters."""
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
@@ -43,9 +45,9 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(gt=0, le=65_536, description="largest body; of a longer stream the events that fit")
     ] = 256.0
     audit_redact: Annotated[
-        tuple[Name, ...],
-        Meta(description="members of bodies whose values are replaced, at any depth, in small or large letters"),
-    ] = ("api_key", "authorization", "password", "secret", "token")
+        list[Name],
+        Meta(description=f"members of bodies whose values are replaced, at any depth ({', '.join(REDACTED)})"),
+    ] = msgspec.field(default_factory=lambda: [*REDACTED])
 
     @property
     def on(self) -> bool:

@@ -60,7 +60,7 @@ async def test_each_request_has_a_line(house: Any, serve: Any, until: Any, tmp_p
     await house.worker()
     await until(lambda: house.backend.askable())
     folder = tmp_path / "audit"
-    url = await serve(audit_dir=str(folder), audit_bodies=True, audit_redact=("user",), audit_status_routes=False)
+    url = await serve(audit_dir=str(folder), audit_bodies=True, audit_redact=["User"], audit_status_routes=False)
     asked = [{**BODY, "user": "me"}, {**BODY, "stream": True, "n": 2}, {**BODY, "model": "none"}, {"model": 1}]
     assert await ask(url, *asked) == [200, 200, 404, 400]
     await until(lambda: len(entries(folder)) == 4)
