@@ -10,6 +10,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, cast
@@ -17,6 +18,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from dynamod.message.errors import RequestError
+from dynamod.observe.bounded import bounded
 from dynamod.observe.records import RequestRecord, WorkerPlace
 
 from .context import GONE, Place, RequestContext
@@ -24,6 +26,8 @@ from .settings import Network
 
 log = logging.getLogger("dynamod.frontend")
 
+ADDRESSES = 4096
+"""Addresses that are remembered."""
 CLOSE_S = 5.0
 """Seconds that readers get at the end of a server."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -52,7 +56,7 @@ class Records:
     def __init__(
         self, readers: Sequence[RecordReader], proxies: Sequence[Network], where: Callable[[], tuple[str, str]]
     ) -> None:
-        self._readers, self._proxies, self._where = readers, proxies, where
+        self._readers, self._proxies, self._where = readers, Proxies(proxies), where
         self._body_bytes = max(reader.body_bytes for reader in readers)
         self._bodies: dict[RequestContext, Bodies] = {}  # of open requests
 
@@ -99,7 +103,7 @@ class Records:
             duration_ms=_ms(took),
             queue_ms=_ms(places[0].seconds) if places else None,
             first_ms=_ms(first) if first is not None else None,
-            client=client_address(request, self._proxies),
+            client=self._proxies.client(request),
             key=context.caller.name,
             method=request.method,
             path=request.rel_url.raw_path,
@@ -179,28 +183,38 @@ class CopiedTransport:
         self._bodies.add(data)
 
 
-def client_address(request: web.BaseRequest, proxies: Sequence[Network] = ()) -> str:
-    """The client's address; empty where there is no connection: a line of a batch, a unix socket.
+class Proxies:
+    """Finds the addresses of clients. `trusted`: networks of proxies whose X-Forwarded-For names the client."""
 
-    Where a trusted proxy is at the other end of the connection: the last address in X-Forwarded-For that is no trusted
-    proxy's.
-    """
-    found = getattr(request, "remote", None) or ""
-    if not proxies or not found or not _trusted(found, proxies):
+    def __init__(self, trusted: Sequence[Network] = ()) -> None:
+        self._trusted = trusted
+        self._look = lru_cache(ADDRESSES)(self._look_at)  # the same clients ask again and again
+        bounded(self, "addresses of clients", ADDRESSES, lambda one: one._look.cache_info().currsize, "addresses")
+
+    def client(self, request: web.BaseRequest) -> str:
+        """The client's address; empty where there is no connection: a line of a batch, a unix socket.
+
+        Where a trusted proxy is at the other end of the connection: the last address in X-Forwarded-For that is no
+        trusted proxy's.
+        """
+        found = getattr(request, "remote", None) or ""
+        if not self._trusted or not found or not self._look(found)[1]:
+            return found
+        for text in reversed(",".join(request.headers.getall("X-Forwarded-For", ())).split(",")):
+            address, trusted = self._look(text)
+            if not address:
+                break  # what stands before it was written by a proxy that writes no addresses
+            found = address
+            if not trusted:
+                break
         return found
-    for text in reversed(",".join(request.headers.getall("X-Forwarded-For", ())).split(",")):
+
+    def _look_at(self, text: str) -> tuple[str, bool]:
+        """An address in its usual form, empty where the text is none, and whether it is a trusted proxy's."""
         address = _address(text)
         if address is None:
-            break  # what stands before it was written by a proxy that writes no addresses
-        found = str(address)
-        if not _trusted(found, proxies):
-            break
-    return found
-
-
-def _trusted(text: str, proxies: Sequence[Network]) -> bool:
-    address = _address(text)
-    return address is not None and any(address in network for network in proxies)
+            return "", False
+        return str(address), any(address in network for network in self._trusted)
 
 
 def _address(text: str) -> Address | None:

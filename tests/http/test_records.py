@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from dynamod.http.context import Place
-from dynamod.http.records import Bodies, _migrations, _payload, client_address
+from dynamod.http.records import Bodies, Proxies, _migrations, _payload
 from dynamod.http.settings import FrontendSettings, from_environment
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
@@ -22,7 +22,7 @@ def request(remote: str | None, *forwarded: str) -> web.BaseRequest:
     return cast("web.BaseRequest", SimpleNamespace(remote=remote, headers=headers))
 
 
-PROXIES = FrontendSettings(trusted_proxies=["127.0.0.1", "10.0.0.0/8", "fd00::/8"]).proxies
+PROXIES = Proxies(FrontendSettings(trusted_proxies=["127.0.0.1", "10.0.0.0/8", "fd00::/8"]).proxies)
 
 
 @pytest.mark.parametrize(
@@ -42,18 +42,18 @@ PROXIES = FrontendSettings(trusted_proxies=["127.0.0.1", "10.0.0.0/8", "fd00::/8
     ],
 )
 def test_the_address_of_a_client(remote: str | None, forwarded: list[str], client: str) -> None:
-    assert client_address(request(remote, *forwarded), PROXIES) == client
-    assert client_address(request(remote, *forwarded)) == (remote or "")
+    assert PROXIES.client(request(remote, *forwarded)) == client
+    assert Proxies().client(request(remote, *forwarded)) == (remote or "")
 
 
 @given(st.text(max_size=60))
 def test_no_header_breaks_a_request(text: str) -> None:
-    found = client_address(request("10.0.0.1", text), PROXIES)
+    found = PROXIES.client(request("10.0.0.1", text))
     ipaddress.ip_address(found)
 
 
 def test_a_line_of_a_batch_has_no_client() -> None:
-    assert client_address(cast("web.BaseRequest", SimpleNamespace(headers={})), PROXIES) == ""
+    assert PROXIES.client(cast("web.BaseRequest", SimpleNamespace(headers={}))) == ""
 
 
 def test_trusted_proxies_are_networks() -> None:
