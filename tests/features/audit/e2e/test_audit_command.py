@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,65 @@ def test_sigterm_loses_no_entry(machine: Any) -> None:
     command.end(signal.SIGTERM)
     assert not Path(f"/proc/{pid}").exists()
     assert len(entries(machine.folder / "audit")) == 60
+
+
+OPEN = """
+graph: graphs.agg:Frontend
+Frontend: {port: 0, audit_dir: audit}
+Worker: {engine: echo_core, model: sample, ServiceArgs: {workers: 2}}
+"""
+SLOW = {"DYN_TOKEN_ECHO_DELAY_MS": "20"}
+
+
+@together
+def test_open_streams_have_an_entry_when_the_server_ends(machine: Any) -> None:
+    (machine.folder / "audit.yaml").write_text(OPEN)
+    command = machine.start("dynamo", "serve", "-f", "audit.yaml", "--Worker.ServiceArgs.workers=1", **SLOW)
+    url = command.ready()
+    streams = [machine.stream(url, "word " * 400, max_tokens=400) for _ in range(3)]
+    command.end(signal.SIGTERM, bound=10.0)
+    found = entries(machine.folder / "audit")
+    assert [one["status"] for one in found] == [200] * 3
+    assert {one["error"] for one in found} == {"shutting_down"}
+    assert all(one["completion_tokens"] > 0 for one in found)
+    for stream in streams:
+        stream.close()
+
+
+@together
+def test_an_entry_names_the_workers_of_a_request_that_moved(machine: Any) -> None:
+    (machine.folder / "audit.yaml").write_text(OPEN)
+    command = machine.start("dynamo", "serve", "-f", "audit.yaml", **SLOW)
+    url = command.ready()
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2, 60)
+    streams = [machine.stream(url, "word " * 60, max_tokens=60) for _ in range(2)]
+    pid = next(row["pid"] for row in machine.ps("Worker") if row["process"] == "agg/Worker.0")
+    os.kill(pid, signal.SIGKILL)
+    for stream in streams:
+        stream.read()
+        stream.close()
+    machine.until(lambda: len(entries(machine.folder / "audit")) == 2)
+    moved, stayed = sorted(entries(machine.folder / "audit"), key=lambda one: -one["migrations"])
+    assert (moved["migrations"], moved["workers"]) == (1, ["agg/Worker.0", "agg/Worker.1"])
+    assert (stayed["migrations"], stayed["workers"]) == (0, ["agg/Worker.1"])
+    assert machine.run("dynamo", "stop").code == 0  # the command that ends the daemon has an entry, too
+    command.wait(30)
+    (stop,) = [one for one in entries(machine.folder / "audit") if one["kind"] == "command"]
+    assert (stop["command"], stop["status"]) == ("stop", 200)
+
+
+@together
+def test_the_example_sums_up(machine: Any) -> None:
+    command, url = served(machine)
+    assert [ask(machine, url, BODY) for _ in range(3)] == [200] * 3
+    assert ask(machine, url, BODY, "another") == 401
+    machine.until(lambda: len(shown(machine)) == 4)
+    text = machine.run("dynamo", "audit", "--output", "json").out
+    script = Path(__file__).parents[4] / "examples/audit/use_by_key.py"
+    done = subprocess.run([sys.executable, script], input=text, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("team-a: 3 requests, ")
+    assert "(no key): 1 requests, 0 tokens, 1 errors" in done.stdout
+    command.end()
 
 
 @together
