@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from dynamod.http.errors import printable
 from dynamod.observe.records import CommandRecord, RequestRecord, WorkerPlace
 
 MASKED = "***"
@@ -66,6 +67,22 @@ class DroppedLine(msgspec.Struct, frozen=True, tag_field="kind", tag="dropped"):
 _encode = msgspec.json.Encoder().encode
 
 
+def _line(found: msgspec.Struct) -> bytes:
+    """An entry as a line; lone surrogates, which clients may send, become question marks."""
+    try:
+        return _encode(found) + b"\n"
+    except UnicodeEncodeError:
+        return _encode(_readable(msgspec.to_builtins(found))) + b"\n"
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(key): _readable(one) for key, one in value.items()}
+    return [_readable(one) for one in value] if isinstance(value, list) else value
+
+
 def request_line(record: RequestRecord, redact: Collection[str] = ()) -> bytes:
     """A request as a line. `redact`: names of members in small letters."""
     found = RequestLine(
@@ -94,7 +111,7 @@ def request_line(record: RequestRecord, redact: Collection[str] = ()) -> bytes:
         redacted(record.request_body, redact),
         redacted(record.response_body, redact),
     )
-    return _encode(found) + b"\n"
+    return _line(found)
 
 
 def command_line(record: CommandRecord) -> bytes:
@@ -111,7 +128,7 @@ def command_line(record: CommandRecord) -> bytes:
         record.duration_ms,
         record.node,
     )
-    return _encode(found) + b"\n"
+    return _line(found)
 
 
 def dropped_line(count: int) -> bytes:

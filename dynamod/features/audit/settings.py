@@ -42,7 +42,7 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="lines have the bodies of requests to models and of their answers: prompts and texts")
     ] = False
     audit_body_kb: Annotated[
-        float, Meta(gt=0, le=65_536, description="largest body; of a longer stream the events that fit")
+        float, Meta(gt=0, le=2048, description="largest body; of a longer stream the events that fit")
     ] = 256.0
     audit_redact: Annotated[
         list[Name],

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +77,15 @@ def test_a_command_and_what_is_missing() -> None:
     assert text == '2025-11-26T16:00:00.000Z 200 command scale arguments={"replicas": 2} user=root duration_ms=2.0'
     assert entry(dropped_line(7))["lines"] == 7
     assert as_text(read(dropped_line(7))).endswith("7 lines are missing here: they could not be written")
+
+
+def test_text_that_cannot_be_encoded() -> None:
+    body = b'{"\\ud800": ["\\udfff", {"secret": "\\ud800"}]}'
+    record = msgspec.structs.replace(RECORD, path="/v1/\udcff", request_body=body)
+    found = entry(request_line(record, NAMES))
+    assert (found["path"], found["request_body"]) == ("/v1/?", {"?": ["?", {"secret": "***"}]})
+    command = CommandRecord(time=0.0, duration_ms=0.0, command="scale", arguments={"component": "\ud800"}, status=404)
+    assert entry(command_line(command))["arguments"] == {"component": "?"}
 
 
 def test_text_cannot_change_the_terminal() -> None:
