@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.extension.command import Command, CommandCall, CommandHandler, Proceed, decode
+from dynamod.extension.command import Command, CommandCall, CommandHandler, Peer, Proceed, decode
 from dynamod.extension.installed import control, installed
 
 from . import changing, reading
 from .context import CommandContext
-from .refusals import UnknownCommand
+from .refusals import Refusal, UnknownCommand
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
@@ -43,16 +43,21 @@ class Commands:
             raise UnknownCommand(f"unknown command '{command}'", "see /v1")
         return handler
 
-    async def call(self, command: str, arguments: Mapping[str, Any], sender: str = "") -> Any:
+    async def call(self, command: str, arguments: Mapping[str, Any], sender: str = "", peer: Peer = Peer()) -> Any:
         """Run a command. Returns what is sent as JSON, or text. Raises UserError.
 
-        `sender`: the node that asks; empty: a client of the control socket.
+        `sender`: the node that asks; empty: a client of the control socket, `peer`.
         """
         handler = self.find(command)
         proceed: Proceed = partial(self._answer, handler)
         for part in reversed([*self._around()]):
             proceed = partial(part.command, proceed=proceed)
-        return await proceed(CommandCall(handler.command, arguments, sender))
+        return await proceed(CommandCall(handler.command, arguments, sender, peer))
+
+    def refused(self, call: CommandCall, refusal: Refusal) -> None:
+        """Tell the parts of features of a command whose client may not change anything."""
+        for part in self._around():
+            part.refused(call, refusal.status, refusal.message)
 
     async def _answer(self, handler: CommandHandler[Any, Any], call: CommandCall) -> Any:
         return msgspec.to_builtins(await handler.answer(self._context, decode(handler.command, call.arguments)))

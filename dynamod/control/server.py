@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from dynamod import __version__
-from dynamod.extension.command import Command, from_query
+from dynamod.extension.command import Command, CommandCall, Peer, from_query
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.metrics import CONTENT_TYPE
 
 from .commands import Commands, known
-from .refusals import refusal_of
+from .refusals import Refusal, refusal_of
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
@@ -95,39 +95,40 @@ class Control:
                 return response
 
     async def _change(self, command: Command[Any, Any], request: web.Request) -> web.Response:
-        if not self._may_change(request):
-            return _error(
-                403, f"user {_peer(request)[0]} may not {command.name}", "ask the owner of the daemon, or root"
-            )
+        uid, groups, pid = _peer(request)
+        peer = Peer(uid if uid >= 0 else None, pid)
+        subject = request.match_info.get("subject")
+        named = {command.subject: subject} if subject else {}
+        if not self._may_change(uid, groups):
+            refusal = Refusal(403, f"user {uid} may not {command.name}", "ask the owner of the daemon, or root")
+            self._commands.refused(CommandCall(command, named, peer=peer), refusal)
+            return _refused(refusal)
         try:
             arguments = json.loads((await request.text()).strip() or "{}")
         except ValueError as error:
             return _error(400, f"the body is not JSON: {error}", "send an object, or nothing")
         if not isinstance(arguments, dict):
             return _error(400, "the body is no JSON object", 'for example {"component": "Worker"}')
-        if subject := request.match_info.get("subject"):
-            arguments[command.subject] = subject
-        arguments |= from_query(command, request.query)
-        return web.json_response(await self._commands.call(command.name, arguments))
+        arguments |= {**named, **from_query(command, request.query)}
+        return web.json_response(await self._commands.call(command.name, arguments, peer=peer))
 
-    def _may_change(self, request: web.Request) -> bool:
-        uid, groups = _peer(request)
+    def _may_change(self, uid: int, groups: set[int]) -> bool:
         owner = os.stat(self._node.place.socket).st_gid
         return uid in (0, os.getuid()) or (owner != 0 and owner in groups)
 
 
-def _peer(request: web.Request) -> tuple[int, set[int]]:
-    """User and groups of the client, from the kernel; user -1 when it does not say."""
+def _peer(request: web.Request) -> tuple[int, set[int], int]:
+    """User, groups and process of the client, from the kernel; user -1 and process 0 when it does not say."""
     sock = request.transport.get_extra_info("socket") if request.transport is not None else None
     option = getattr(socket, "SO_PEERCRED", None)
     if sock is None or option is None:
-        return os.getuid() if option is None else -1, set()  # elsewhere the socket's mode is the guard
-    _, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+        return os.getuid() if option is None else -1, set(), 0  # elsewhere the socket's mode is the guard
+    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
     try:
         others = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)  # 256 groups, the most Python takes
     except OSError:
         others = b""
-    return uid, {gid, *array.array("I", others[: len(others) // 4 * 4])}
+    return uid, {gid, *array.array("I", others[: len(others) // 4 * 4])}, pid
 
 
 @web.middleware
@@ -140,8 +141,12 @@ async def _errors(request: web.Request, handler: Any) -> web.StreamResponse:
         refusal = refusal_of(error)
         if refusal.status == 500 and not isinstance(error, DynamodError):
             log.exception("%s %s failed", request.method, request.path)
-        return _error(refusal.status, refusal.message, refusal.hint, refusal.code)
+        return _refused(refusal)
     return response
+
+
+def _refused(refusal: Refusal) -> web.Response:
+    return _error(refusal.status, refusal.message, refusal.hint, refusal.code)
 
 
 def _error(status: int, message: str, hint: str, code: str = "") -> web.Response:

@@ -33,6 +33,9 @@ class DaemonPart(Actor):
         """
         return await proceed(call)
 
+    def refused(self, call: CommandCall, status: int, message: str) -> None:
+        """Hear of a command whose client may not change anything: `command` is not called. The answer of HTTP."""
+
 
 class Parts:
     """`services`: the supervisor of the node link and of the control socket, without which the daemon ends.

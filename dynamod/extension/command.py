@@ -59,12 +59,24 @@ class Command(Generic[A, R]):
 
 
 @dataclass(frozen=True, slots=True)
+class Peer:
+    """The process at the other end of the control socket. None and 0 where the kernel does not say."""
+
+    uid: int | None = None
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CommandCall:
-    """A command with its arguments as JSON. `sender`: the node that asks; empty: a client of the control socket."""
+    """A command with its arguments as JSON. `sender`: the node that asks; empty: a client of the control socket.
+
+    `peer`: that client.
+    """
 
     command: Command[Any, Any]
     arguments: Mapping[str, Any]
     sender: str = ""
+    peer: Peer = Peer()
 
     @property
     def name(self) -> str:

@@ -48,6 +48,12 @@ class Feature:
 
     Appends to `Server.background` (work alongside requests) and `Server.collectors` (metric families).
     """
+    records: Callable[[Any, Any, Callable[[], tuple[str, str]]], Any] | None = None
+    """Makes an `http.records.RecordReader` of each HTTP server; None where the settings want none.
+
+    Gets `Frontend` and `Server` as `serve` does, and what gives the names of the node and of the process. The reader
+    gets an `observe.records.RequestRecord` of each request at its end. Without readers no record is made.
+    """
     settings: Mapping[str, type[Any]] = field(default_factory=dict[str, type[Any]])
     """By the `SECTION` of a struct of settings in the core: a struct whose fields are keys of that section.
 

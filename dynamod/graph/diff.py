@@ -45,7 +45,13 @@ def lines(old: Graph, new: Graph) -> list[str]:
     return found
 
 
-_SECRET = ("key", "token", "password", "secret")
+_SECRET = ("key", "keys", "token", "password", "secret")
+
+
+def is_secret(name: str) -> bool:
+    """Whether the name of a setting, or of an environment variable, says that its value is a secret."""
+    name = name.replace("-", "_").lower()
+    return name.endswith(_SECRET) or "api_key" in name
 
 
 def _values(path: str, old: Any, new: Any) -> list[str]:
@@ -54,7 +60,7 @@ def _values(path: str, old: Any, new: Any) -> list[str]:
         return [line for key in keys for line in _values(f"{path}.{key}", old.get(key), new.get(key))]
     if old == new:
         return []
-    if path.rpartition(".")[2].replace("-", "_").endswith(_SECRET) or "api_key" in path:
+    if is_secret(path.rpartition(".")[2]) or "api_key" in path:
         return [f"{path}: another value"]
     before, after = ("unset" if value is None else value for value in (old, new))
     return [f"{path}: {before} -> {after}"]

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Collection
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 from aiohttp import web
@@ -19,6 +19,10 @@ from .cors import origin_headers
 from .metrics import UNKNOWN, Metrics, ModelMetrics
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dynamod.message.discovery import Instance
+
     from .keys import Client
 
 log = logging.getLogger("dynamod.frontend")
@@ -33,7 +37,8 @@ _ID = re.compile(r"[!-~]{1,128}")
 _random = bytearray()
 os.register_at_fork(after_in_child=_random.clear)  # else two processes would give out the same ids
 _ERROR_TYPES = {404: "not_found", 429: "overload", 503: "overload", 529: "overload", 504: "response_timeout"}
-_QUIET = ("/health", "/health/progress", "/live", "/metrics", "/openapi.json", "/docs")
+STATUS_ROUTES = ("/health", "/health/progress", "/live", "/metrics", "/openapi.json", "/docs")
+"""Routes that programs ask all the time: their requests are no news."""
 
 
 def common_headers(identity: str) -> dict[str, str]:
@@ -55,6 +60,15 @@ def _new_id() -> str:
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{'89ab'[int(text[16], 16) & 3]}{text[17:20]}-{text[20:]}"
 
 
+class Place(NamedTuple):
+    """A worker that took a choice, so many seconds after the request's arrival. `prefill`: for the prompt alone."""
+
+    choice: int
+    seconds: float
+    worker: "Instance"
+    prefill: bool
+
+
 class Response(Protocol):
     """A response that is being made: what its request must know to end it, to count it and to log it."""
 
@@ -70,6 +84,10 @@ class Response(Protocol):
     @property
     def output_tokens(self) -> int:
         """Tokens made so far."""
+
+    @property
+    def places(self) -> "Sequence[Place]":
+        """The workers that took it, in the order of time; none where no reader wants to know."""
 
     @property
     def reasons(self) -> str:
@@ -96,6 +114,11 @@ class Caller(msgspec.Struct, eq=False):
     def may_ask(self, model: str) -> bool:
         """Whether the key allows a model."""
         return self.client is None or self.client.may_ask(model)
+
+    @property
+    def name(self) -> str:
+        """The name of the key as records have it; empty: no key was needed, or the key was wrong."""
+        return self.owner if self.client is None else self.client.key.name
 
     @property
     def priority(self) -> int | None:
@@ -179,8 +202,10 @@ class RequestContext:
             self.caller.client.give(status, prompt, output, time.monotonic())
         if self.endpoint:
             self._count(status, failed)
+        if self.metrics.records is not None:
+            self.metrics.records.take(self, status, failed)
         path = self.request.rel_url.raw_path
-        level = logging.DEBUG if path in _QUIET and status < 500 else logging.INFO
+        level = logging.DEBUG if path in STATUS_ROUTES and status < 500 else logging.INFO
         if not log.isEnabledFor(level):
             return
         finish = response.reasons if response is not None else "-"

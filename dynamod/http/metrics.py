@@ -17,6 +17,8 @@ from dynamod.observe.metrics import Buckets, Definition
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from .records import Records
+
 Collect = Callable[[], Awaitable[Iterable["Metric"]]]
 """Called at each scrape; returns metric families (prometheus_client.core) of the code that added it."""
 
@@ -73,11 +75,13 @@ class ModelMetrics:
 class Metrics:
     """All counters of one server, whose names begin with `prefix`.
 
-    Labels come only from models that are served, never from what clients type.
+    Labels come only from models that are served, never from what clients type. `records`: what features read of each
+    request; None where none reads.
     """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        self.records: Records | None = None
         self.models: dict[str, ModelMetrics] = {}
         self.disconnected_clients = 0
         self.unknown_fields = 0

@@ -126,6 +126,8 @@ class Server:
         self._http = None
         self._listeners.clear()
         write_waiting()  # the lines of the last requests
+        if self.metrics.records is not None:
+            await self.metrics.records.close()
 
     async def _wait_first_requests(self) -> None:
         """Wait until each new connection has sent a request: a client whose connection breaks cannot know its fate."""
@@ -149,6 +151,8 @@ class Server:
         try:
             response = await self._answer(request, context)
             status = response.status
+            if self.metrics.records is not None:
+                self.metrics.records.answered(context, response)
             return response
         finally:
             context.end(status)

@@ -1,10 +1,11 @@
 """What an operator can decide about the HTTP server: the keys of the frontend's section in a config file."""
 
+import ipaddress
 import os
 import re
 import ssl
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,6 +21,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*?#]+")
 TRUE = ("1", "true", "yes", "on")
 
 Seconds = Annotated[float, Meta(ge=0)]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +56,10 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     allowed_origins: Annotated[
         str | list[str],
         Meta(description="origins whose pages in browsers may ask, like https://example.org; * for all"),
+    ] = ""
+    trusted_proxies: Annotated[
+        str | list[str],
+        Meta(description="addresses or networks of proxies whose X-Forwarded-For names the client, like 10.0.0.0/8"),
     ] = ""
     unknown_fields: Literal["ignore", "reject"] = "ignore"
     per_request_metrics: Annotated[
@@ -90,6 +96,8 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                     f"allowed_origins: {origin!r} is no origin", "write https://example.org, http://localhost:3000 or *"
                 )
 
+        _ = self.proxies
+
     def __repr__(self) -> str:
         return f"FrontendSettings({self.host}:{self.port})"  # a log must not show the keys
 
@@ -106,10 +114,19 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @property
     def origins(self) -> frozenset[str]:
         """`allowed_origins` one by one; as text they are comma separated, or a JSON list as vLLM takes it."""
-        given = self.allowed_origins
-        if isinstance(given, str):
-            given = given.strip().removeprefix("[").removesuffix("]").replace('"', "").split(",")
-        return frozenset(name for one in given if (name := one.strip()))
+        return frozenset(_words(self.allowed_origins))
+
+    @property
+    def proxies(self) -> "Sequence[Network]":
+        """`trusted_proxies` one by one. Raises UserError for what is no address or network."""
+        found: list[Network] = []
+        for text in _words(self.trusted_proxies):
+            try:
+                found.append(ipaddress.ip_network(text))
+            except ValueError as error:
+                hint = "write addresses like 10.0.0.7 or networks like 10.0.0.0/8, as a list or with commas"
+                raise UserError(f"trusted_proxies: {error}", hint) from None
+        return found
 
     @property
     def guarded(self) -> bool:
@@ -147,6 +164,13 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return context
 
 
+def _words(given: str | list[str]) -> list[str]:
+    """A list of words; as text they are comma separated, or a JSON list."""
+    if isinstance(given, str):
+        given = given.strip().removeprefix("[").removesuffix("]").replace('"', "").split(",")
+    return [word for one in given if (word := one.strip())]
+
+
 def check_mode(file: str) -> int:
     """The mode of a file of keys; 0 when it cannot be had. Raises UserError when every user may write the file."""
     try:
@@ -163,6 +187,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
 
     DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_BODIES_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE,
     DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS, DYN_HTTP_ALLOWED_ORIGINS (comma separated), DYN_HTTP_GUARD_STATUS,
+    DYN_HTTP_TRUSTED_PROXIES (comma separated),
     DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated),
     DYN_API_KEY_FILE, DYN_CLIENT_KEYS_FILE. Settings of features may have variables, too.
     """
@@ -188,6 +213,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS": ("keep_alive", lambda text: float(text) / 1000),
     "DYN_HTTP_BODIES_LIMIT_MB": ("bodies_limit_mb", float),
     "DYN_HTTP_ALLOWED_ORIGINS": ("allowed_origins", str),
+    "DYN_HTTP_TRUSTED_PROXIES": ("trusted_proxies", str),
     "DYN_HTTP_GUARD_STATUS": ("guard_status", _true),
     "DYN_ENABLE_FORCE_INCLUDE_USAGE": ("force_include_usage", _true),
     "DYN_API_KEYS": ("api_keys", str),

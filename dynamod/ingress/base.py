@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from dynamod.message.discovery import ModelCard
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import EngineFields
 from dynamod.router.eligible import Need
@@ -81,8 +81,8 @@ class ResponseSink(Protocol):
     def prompt_logprobs(self, index: int, entries: tuple[Logprob, ...], ids: Sequence[Sequence[int]]) -> None:
         """Log probabilities of the choice's prompt, before its text; `ids`: each token's and its alternatives'."""
 
-    def placed(self, index: int, worker: int | None, prefill: int | None = None) -> None:
-        """A worker will answer the choice, or (`prefill`) one computes its prompt for that: their instance ids.
+    def placed(self, index: int, worker: Instance | None, prefill: Instance | None = None) -> None:
+        """A worker will answer the choice, or (`prefill`) one computes its prompt for that.
 
         Only for jobs that are `timed`, and again when it moves.
         """

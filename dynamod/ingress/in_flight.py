@@ -29,8 +29,8 @@ from .parts import ProcessorParts
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 
-Told = Callable[[int], None] | None
-"""Called with the instance id of a worker; None: no caller needs the id."""
+Told = Callable[[Instance], None] | None
+"""Called with a worker; None: no caller needs to know."""
 
 TOGETHER = 32
 """Choices of a request that begin in one turn of the event loop: its 2,048 would keep other streams waiting."""
@@ -225,7 +225,7 @@ async def _in_turn(places: asyncio.Semaphore, request: InFlightRequest) -> None:
 
 
 class ChoicePlaces:
-    """`migration.base.Places` of one choice. `told` gets the instance id of each place."""
+    """`migration.base.Places` of one choice. `told` gets the instance of each place."""
 
     __slots__ = ("acquire", "available", "neighbours")
 
@@ -270,7 +270,7 @@ async def _placed(place: Awaitable[Placement], stage: Stage, told: Told) -> Plac
     finally:
         stage.leave(entered)
     if told is not None:
-        told(placement.instance.instance_id)
+        told(placement.instance)
     return placement
 
 

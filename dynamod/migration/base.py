@@ -102,7 +102,7 @@ class Choice(msgspec.Struct, frozen=True):
     `exact`: the engine continues after given tokens exactly, by `prior_output`. `limit`: migrations; `longest`: tokens
     of prompt and answer above which an answer is not continued elsewhere. `stages`: see `stages.Stage.order`.
 
-    For stages: `card` of the model, `prompt` as the router has it. `placed` gets the instance ids of the worker that
+    For stages: `card` of the model, `prompt` as the router has it. `placed` gets the instances of the worker that
     answers and of the one that computes the prompt, None for the one that is not known yet; it is None where no reader
     wants them.
     """
@@ -119,7 +119,7 @@ class Choice(msgspec.Struct, frozen=True):
     stages: Sequence[MakeStage] = ()
     card: ModelCard = ModelCard("")
     prompt: Prompt = Prompt("", 0)
-    placed: Callable[[int | None, int | None], None] | None = None
+    placed: Callable[[Instance | None, Instance | None], None] | None = None
 
     def too_long(self, received: int) -> bool:
         """Whether the answer may not be continued elsewhere, because of its length."""

@@ -52,12 +52,12 @@ class Backlog(Generic[T]):
         """Whether all is written."""
         return not (self._waiting or self._busy)
 
-    def put(self, target: T, text: str) -> None:
-        """Have a line written, or count it as dropped."""
+    def put(self, target: T, text: str) -> bool:
+        """Have a line written, or count it as dropped: then False."""
         with self._changed:
             if self._size + len(text) > self._limit:
                 self._dropped += 1
-                return
+                return False
             self._size += len(text)
             self._waiting.append((target, text))
             if self._thread is None:
@@ -66,6 +66,7 @@ class Backlog(Generic[T]):
                     thread.start()
                     self._thread = thread
             self._changed.notify_all()
+            return True
 
     def flush(self, timeout: float) -> None:
         """Wait until all is written, `timeout` seconds at most."""

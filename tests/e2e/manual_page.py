@@ -23,7 +23,7 @@ KINDS = {"sh", "console", "text", "json", "yaml", "python", "ini", "nginx", "mer
 """Languages of fences."""
 PROGRAMS = ("curl", "printf", "cat", "chmod", "mkdir", "mv", "cp", "openssl", "grep", "test")
 """First words of commands that a shell runs, besides those of dynamod."""
-READING = {"status", "ps", "explain", "planner", "top", "logs", "doctor", "features"}
+READING = {"status", "ps", "explain", "planner", "top", "logs", "doctor", "features", "audit"}
 """Commands whose output may need a moment until it is the shown one."""
 PATIENCE = 20.0
 """Seconds until a command that only reads has printed what is shown."""

@@ -42,6 +42,7 @@ COMMANDS = (
     "pull",
     "models",
     "config",
+    "audit",
 )
 HELP = [
     "dynamo",
@@ -88,6 +89,10 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo nodes --socket /no/where.sock", ["no daemon", "/no/where.sock"]),
     ("dynamo ps --all --socket /no/where.sock", ["no daemon", "/no/where.sock"]),
     ("dynamo top --all --once --socket /no/where.sock", ["no daemon", "/no/where.sock"]),
+    ("dynamo audit --since soon", ["--since is 'soon'", "1h30m", "2026-01-31"]),
+    ("dynamo audit --status bad", ["--status is 'bad'", "4xx"]),
+    ("dynamo audit --kind other", ["other", "request", "command"]),
+    ("dynamo audit --folder /no/where", ["no audit files in /no/where", "audit: true"]),
     ("dynamo scale Worker", ["replicas"]),
     ("dynamo scale Worker many", ["replicas", "integer"]),
     ("dynamo scale Worker -- -1", ["replicas", "0"]),

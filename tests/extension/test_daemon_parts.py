@@ -44,6 +44,9 @@ class Doors(DaemonPart):
             raise UserError("the door is closed")
         return await proceed(call.named(call.name.removeprefix("the ")))
 
+    def refused(self, call: CommandCall, status: int, message: str) -> None:
+        self.seen.append((str(status), call.command.name))
+
 
 class Section(msgspec.Struct):
     colour: str = "grey"
@@ -83,7 +86,7 @@ async def comes(what: Callable[[], Any]) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-async def test_commands_pass_the_part_of_a_feature(tmp_path: Path) -> None:
+async def test_commands_pass_the_part_of_a_feature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with daemon(tmp_path) as (system, node):
         commands = Commands(node, node.parts.around)
         assert await commands.call("ps", {}) == []
@@ -97,6 +100,13 @@ async def test_commands_pass_the_part_of_a_feature(tmp_path: Path) -> None:
         assert json.loads((await reader.read()).rpartition(b"\r\n\r\n")[2]) == []
         writer.close()
         assert doors(node).seen[-1] == ("", "ps"), "those of the control socket too"
+        with monkeypatch.context() as patched:
+            patched.setattr("dynamod.control.server.Control._may_change", lambda *_: False)
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "d.sock"))
+            writer.write(b"POST /v1/stop/agg HTTP/1.0\r\n\r\n")
+            assert b" 403 " in await reader.readline()
+            writer.close()
+        assert doors(node).seen[-1] == ("403", "stop"), "a client who may not change anything"
         before = doors(node)
         cell = system.cell(system.ref("/features/doors"))
         assert cell is not None

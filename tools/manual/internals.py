@@ -19,8 +19,8 @@ _DYNAMOD = {
     "Graphs and Python files": ("graph", "sdk", "compat"),
     "Features": (
         *("extension", "features"),
-        *(f"features/{name}" for name in ("anthropic", "batches", "chat", "cluster", "doctor", "embeddings")),
-        *(f"features/{name}" for name in ("infra", "isolation", "lora", "on_demand")),
+        *(f"features/{name}" for name in ("anthropic", "audit", "batches", "chat", "cluster", "doctor")),
+        *(f"features/{name}" for name in ("embeddings", "infra", "isolation", "lora", "on_demand")),
         *(f"features/{name}" for name in ("planner", "prefill", "prefill/transfer", "replay", "responses")),
         *(f"features/{name}" for name in ("role_switch", "tags", "tiers", "tokenize", "top")),
     ),

@@ -15,6 +15,7 @@ from dynamod.discovery.memory import RegistryStatistics
 from dynamod.discovery.records import RecordStatistics
 from dynamod.engine.batching.engine import BatchingStatistics
 from dynamod.engine.llamacpp.statistics import LlamaCppStatistics
+from dynamod.features.audit import ingress as audit
 from dynamod.features.batches import runner as batches
 from dynamod.features.on_demand.keeper import OnDemandStatistics
 from dynamod.features.planner.metrics import Decision, PlannerFacts
@@ -59,8 +60,8 @@ DIFFERENCES = """\
 
 NVIDIA Dynamo does not have these names: `dynamo_frontend_model_remote_prefill_*`,
 `dynamo_frontend_model_local_prefill_total`, `dynamo_frontend_model_peer_fetch_*`,
-`dynamo_frontend_unknown_fields_total`, `dynamo_frontend_unsupported_fields_total`, and the names of client keys, tags
-and batches.
+`dynamo_frontend_unknown_fields_total`, `dynamo_frontend_unsupported_fields_total`, and the names of client keys, tags,
+batches and the audit log.
 
 dynamod does not have these names of NVIDIA Dynamo: `detokenize_*`, `worker_last_*`, `tokenizer_cache_*`,
 `model_max_num_seqs`, `model_max_num_batched_tokens`, `failures_total` (use `error_type`),
@@ -119,6 +120,7 @@ SECTIONS: tuple[tuple[str, str, Sequence[Rows | Defined]], ...] = (
             Defined((http.GONE, http.UNKNOWN_FIELDS, http.UNSUPPORTED_FIELDS)),
             Rows(FRONTEND, router.LoopStatistics),
             Defined(keys.METRICS),
+            Defined((audit.METRIC,)),
             Defined((tags.METRIC,)),
             Defined((batches.LINES, batches.OPEN, batches.BYTES)),
         ),

@@ -130,8 +130,11 @@ GROUPS = (
             ),
             Variable("XDG_RUNTIME_DIR", "", "folder of the control socket where `DYNAMOD_SOCKET` is not set"),
             Variable(
-                "XDG_STATE_HOME", "`~/.local/state`", "folder of the history of chats, and of data of `dynamo infra`"
+                "XDG_STATE_HOME",
+                "`~/.local/state`",
+                "folder of the history of chats, of data of `dynamo infra`, and of the [audit log](../how-to/audit.md)",
             ),
+            Variable("HOME", "", "as `XDG_STATE_HOME` without `/.local/state`, for the audit log"),
             Variable("XDG_CACHE_HOME", "`~/.cache`", "folder of KV blocks in files, and of the shipped model"),
             Variable(
                 "DYN_DEPLOYMENT_CONFIG", "", "a whole config as JSON; replaces the file and `--Component.key` flags"
@@ -166,6 +169,13 @@ GROUPS = (
                 "milliseconds between comments on streams without events",
             ),
             Variable("DYN_HTTP_ALLOWED_ORIGINS", "", "origins of browser pages that may send requests, with commas"),
+            Variable(
+                "DYN_HTTP_TRUSTED_PROXIES",
+                "",
+                "addresses and networks of proxies whose `X-Forwarded-For` names the client in records, with commas",
+            ),
+            Variable("DYN_AUDIT", "`false`", "`true`: an [audit log](../how-to/audit.md)"),
+            Variable("DYN_AUDIT_DIR", "", "folder of the audit log, which turns it on, too"),
             Variable("DYN_HTTP_GUARD_STATUS", "`false`", "`true`: status routes need a key too"),
             Variable("DYN_API_KEYS", "", "`/v1/*` asks for one of these keys; with commas"),
             Variable("DYN_API_KEY_FILE", "", "file of such keys, one per line"),

@@ -228,7 +228,7 @@ class Client:
         """Nobody asked for them."""
         self._log.violate("nothing unasked", f"{self.id} got log probabilities of its prompt")
 
-    def placed(self, index: int, worker: int | None, prefill: int | None = None) -> None:
+    def placed(self, index: int, worker: Instance | None, prefill: Instance | None = None) -> None:
         """Nobody asked for it."""
         self._log.violate("nothing unasked", f"{self.id} got its workers")
 

@@ -47,7 +47,7 @@ class Prompts:
         remote = await self._remote.open(choice.card, choice.prompt, tried, request, placement)
         if remote is not None:
             if choice.placed is not None:
-                choice.placed(None, remote.placement.instance.instance_id)
+                choice.placed(None, remote.placement.instance)
             return remote
         for source in self._others:
             found: HandedPrompt | None = await source(choice.card, request, placement)

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from dynamod.http.context import Place
 from dynamod.ingress.base import Logprob
+from dynamod.message.discovery import Instance
 from dynamod.message.openai import ExtraField
 
 _LOWEST = -9999.0  # JSON has no minus infinity
@@ -65,21 +67,25 @@ class Details:
     to the first token, None before it.
     """
 
-    __slots__ = ("_begun", "_cached", "_placed", "_reasoning", "_workers")
+    __slots__ = ("_begun", "_cached", "_placed", "_reasoning", "_workers", "places")
 
     def __init__(self, begun: float) -> None:
         self._begun = self._placed = begun
         self._workers: tuple[int | None, int | None] = (None, None)  # for the prompt, for the answer
         self._cached: dict[int, int] = {}  # tokens, by prompt
         self._reasoning: dict[int, int] = {}  # tokens, by choice
+        self.places: list[Place] = []
 
-    def placed(self, worker: int | None, prefill: int | None) -> None:
-        """A worker will answer, or computes the prompt."""
-        self._placed = perf_counter()
-        if worker is not None:
-            self._workers = worker, worker
-        elif prefill is not None:
-            self._workers = prefill, self._workers[1]
+    def placed(self, choice: int, worker: Instance | None, prefill: Instance | None) -> None:
+        """A worker will answer, or computes the prompt. In answers to clients the first of several choices counts."""
+        now, found = perf_counter(), worker or prefill
+        if found is None:
+            return
+        self.places.append(Place(choice, now - self._begun, found, worker is None))
+        if choice:
+            return
+        self._placed = now
+        self._workers = found.instance_id, found.instance_id if worker is not None else self._workers[1]
 
     def cached(self, prompt: int, tokens: int) -> None:
         """Of the choices of one prompt the least counts: the others find what it has left in the cache."""

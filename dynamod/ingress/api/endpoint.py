@@ -177,6 +177,8 @@ class BodyEndpoint(Endpoint, Generic[R]):
 
     async def take(self, frontend: Frontend, context: RequestContext, body: bytes) -> web.StreamResponse:
         """Check and answer a request whose body is here. Raises RequestError while nothing has been sent."""
+        if context.metrics.records is not None:
+            context.metrics.records.asked(context, body)
         strict = frontend.settings.unknown_fields == "reject"
         ignored: list[str] | None = [] if frontend.settings.ignore_unsupported_fields else None
         if len(body) > LARGE:
@@ -251,7 +253,7 @@ class EngineEndpoint(BodyEndpoint[E]):
     ) -> web.StreamResponse:
         """Let the backend work on the request and respond with what it makes."""
         meter = context.serving(asked.model, self.streams and bool(getattr(asked, "stream", False)))
-        timed = frontend.settings.per_request_metrics or bool(asked.extra_fields)
+        timed = frontend.settings.per_request_metrics or bool(asked.extra_fields) or context.metrics.records is not None
         priority = context.caller.priority
         job = Job(frontend.unused_id(context.id), self, asked, body, priority, timed, notes=context.notes)
         writer = self.writer(asked, job, context, meter, _of_model(frontend.settings, card))

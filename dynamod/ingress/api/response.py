@@ -11,8 +11,10 @@ import msgspec
 from aiohttp import web
 
 from dynamod.http.answer import json_response
+from dynamod.http.context import Place
 from dynamod.http.metrics import GAP, ModelMetrics
 from dynamod.ingress.base import Logprob, ResponseSink
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.openai import REASONING_NAMES
 
@@ -138,10 +140,9 @@ class ResponseWriter(ResponseSink, ABC):
         """The log probabilities of a choice's prompt have come."""
         choice.entries[:0] = entries
 
-    def placed(self, index: int, worker: int | None, prefill: int | None = None) -> None:
-        """Of several choices the first counts."""
-        if not index:
-            self.details.placed(worker, prefill)
+    def placed(self, index: int, worker: Instance | None, prefill: Instance | None = None) -> None:
+        """Noted for the end."""
+        self.details.placed(index, worker, prefill)
 
     def request_metrics(self) -> RequestMetrics:
         """What is known at the end."""
@@ -227,6 +228,11 @@ class ResponseWriter(ResponseSink, ABC):
     def output_tokens(self) -> int:
         """Tokens made so far."""
         return self.completion_tokens or sum(choice.tokens for choice in self.choices)
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """The workers that took it, where the job is `timed`."""
+        return self.details.places
 
     @property
     def reasons(self) -> str:

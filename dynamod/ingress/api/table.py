@@ -1,6 +1,6 @@
 """All endpoints of the API, one line each, and the server made of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 
 from aiohttp import web
@@ -9,6 +9,7 @@ from dynamod.extension.installed import disabled, enabled, installed
 from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
 from dynamod.http.metrics import Collect
+from dynamod.http.records import Records
 from dynamod.http.routes import Handler, Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
@@ -64,10 +65,12 @@ def make_server(
     backend: Backend,
     collect: Collect | None = None,
     own: Sequence[Route] = (),
+    where: Callable[[], tuple[str, str]] = lambda: ("", ""),
 ) -> Server:
     """A server for everything that the backend serves; it does not listen yet.
 
-    `own`: further routes without a key.
+    `own`: further routes without a key. `where()`: names of the node and of the process. Raises UserError when a
+    setting of a feature cannot be used.
     """
     known = endpoints()
     frontend = Frontend(settings, backend)
@@ -91,4 +94,7 @@ def make_server(
     for feature in enabled():
         if feature.serve is not None:
             feature.serve(frontend, server, known)
+    made = [feature.records(frontend, server, where) for feature in enabled() if feature.records is not None]
+    if readers := [reader for reader in made if reader is not None]:
+        server.metrics.records = Records(readers, settings.proxies, where)
     return server

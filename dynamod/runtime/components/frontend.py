@@ -42,10 +42,15 @@ class FrontendComponent(Actor):
         backend: ProcessorBackend = await processor.ask(GetBackend(), timeout=5.0)
         settings = validate(FrontendSettings, given(ctx.config, from_environment()), ctx.name)
         routes = [Route("GET", "/health/progress", self._progress)]
-        self._server = make_server(settings, backend, self._families, routes)
+        self._server = make_server(settings, backend, self._families, routes, self._where)
         ctx.process_context.http.append(self._server.metrics)
         await self._server.start(*ctx.listeners())
         self._background = [self.context.task(work()) for work in self._server.background]
+
+    def _where(self) -> tuple[str, str]:
+        """The names of the node and of the process."""
+        process = self._ctx.process_context
+        return process.registry.node, process.plan.name
 
     async def _progress(self, _context: RequestContext) -> web.Response:
         """What each worker does. 503: no worker makes progress, or the daemon does not answer."""

@@ -263,7 +263,7 @@ class Client:
     def chunk(self, index: int, chunk: Any) -> None:
         raise AssertionError
 
-    def placed(self, index: int, worker: int | None, prefill: int | None = None) -> None:
+    def placed(self, index: int, worker: Instance | None, prefill: Instance | None = None) -> None:
         raise AssertionError
 
     def echoed(self, texts: Sequence[str]) -> None:

@@ -1,0 +1,270 @@
+"""Records of requests for features that read them; where none does, no code of this file runs.
+
+A record is made at the end of a request, where its log line is made.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from time import perf_counter
+from typing import Any, cast
+
+from aiohttp import web
+
+from dynamod.message.errors import RequestError
+from dynamod.observe.bounded import bounded
+from dynamod.observe.records import RequestRecord, WorkerPlace
+
+from .context import GONE, Place, RequestContext
+from .settings import Network
+
+log = logging.getLogger("dynamod.frontend")
+
+ADDRESSES = 4096
+"""Addresses that are remembered."""
+CLOSE_S = 5.0
+"""Seconds that readers get at the end of a server."""
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class RecordReader(ABC):
+    """Reads the records of one HTTP server. `body_bytes`: the largest body that it takes; 0: it wants no bodies."""
+
+    body_bytes: int = 0
+
+    @abstractmethod
+    def take(self, record: RequestRecord) -> None:
+        """Take one record. Called in the event loop at the end of each request: it must not wait."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Keep what was taken: the server has served its last request."""
+
+
+class Records:
+    """Makes the records of one HTTP server for its readers.
+
+    `proxies`: networks whose X-Forwarded-For names the client. `where()`: node and process of the server.
+    """
+
+    def __init__(
+        self, readers: Sequence[RecordReader], proxies: Sequence[Network], where: Callable[[], tuple[str, str]]
+    ) -> None:
+        self._readers, self._proxies, self._where = readers, Proxies(proxies), where
+        self._body_bytes = max(reader.body_bytes for reader in readers)
+        self._bodies: dict[RequestContext, Bodies] = {}  # of open requests
+
+    def asked(self, context: RequestContext, body: bytes) -> None:
+        """The body of a request is here."""
+        if self._body_bytes:
+            self._bodies[context] = bodies = Bodies(self._body_bytes, body)
+            context.request = cast("web.BaseRequest", CopiedRequest(context.request, bodies))
+
+    def answered(self, context: RequestContext, response: web.StreamResponse) -> None:
+        """The handler has a response."""
+        bodies = self._bodies.get(context)
+        if bodies is not None and isinstance(response, web.Response) and isinstance(response.body, bytes):
+            bodies.whole(response.body)
+
+    def take(self, context: RequestContext, status: int, failed: RequestError | None) -> None:
+        """Give the record of a request to all readers. `failed`: its error, also in a stream."""
+        bodies = self._bodies.pop(context, None)
+        try:
+            record = self._made(context, status, failed, bodies)
+            for reader in self._readers:
+                reader.take(record)
+        except Exception:  # the answer is out: a reader must not change how its request ends
+            log.exception("request id=%s: a reader of its record failed", context.id)
+
+    async def close(self) -> None:
+        """Let all readers keep what they have taken, within CLOSE_S."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                for reader in self._readers:
+                    await reader.close()
+
+    def _made(
+        self, context: RequestContext, status: int, failed: RequestError | None, bodies: "Bodies | None"
+    ) -> RequestRecord:
+        request, response = context.request, context.response
+        took = perf_counter() - context.begun
+        places = response.places if response is not None else ()
+        first = response.first if response is not None else None
+        node, process = self._where()
+        return RequestRecord(
+            id=context.id,
+            time=time.time() - took,
+            duration_ms=_ms(took),
+            queue_ms=_ms(places[0].seconds) if places else None,
+            first_ms=_ms(first) if first is not None else None,
+            client=self._proxies.client(request),
+            key=context.caller.name,
+            method=request.method,
+            path=request.rel_url.raw_path,
+            endpoint=context.endpoint,
+            model=context.model if context.meter is not None else "",
+            stream=context.stream,
+            status=status,
+            error=(failed.code or failed.kind) if failed is not None else "",
+            finish="gone" if status == GONE else response.reasons if response is not None else "",
+            prompt_tokens=response.prompt_tokens if response is not None else 0,
+            cached_tokens=response.cached_tokens if response is not None else None,
+            completion_tokens=response.output_tokens if response is not None else 0,
+            workers=tuple(map(_worker, places)),
+            migrations=_migrations(places),
+            notes=context.notes,
+            node=node,
+            process=process,
+            request_body=bodies.request if bodies is not None else None,
+            response_body=bodies.response if bodies is not None else None,
+        )
+
+
+class Bodies:
+    """The bodies of one request, each None above `limit` bytes."""
+
+    def __init__(self, limit: int, request: bytes) -> None:
+        self._limit = limit
+        self._streamed = bytearray()  # what went to the socket, with headers and framing
+        self._whole: bytes | None = None
+        self.request = request if len(request) <= limit else None
+
+    def whole(self, body: bytes) -> None:
+        """The response in one piece."""
+        self._whole = body
+
+    def add(self, data: bytes) -> None:
+        """A part of a streamed response, as it goes to the socket. What comes above the limit is not kept."""
+        if len(self._streamed) <= self._limit:
+            self._streamed += data
+
+    @property
+    def response(self) -> bytes | None:
+        """The response body; of a stream that was longer, the beginning."""
+        if self._whole is not None:
+            return self._whole if len(self._whole) <= self._limit else None
+        return _payload(bytes(self._streamed)) if self._streamed else None
+
+
+class CopiedRequest:
+    """A request whose transport copies what is written to it."""
+
+    def __init__(self, request: web.BaseRequest, bodies: Bodies) -> None:
+        self._request, self._bodies = request, bodies
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+    @property
+    def transport(self) -> Any:
+        """The connection, None when the client has left."""
+        transport = self._request.transport
+        return CopiedTransport(transport, self._bodies) if transport is not None else None
+
+
+class CopiedTransport:
+    """A transport that copies what is written to it."""
+
+    def __init__(self, transport: asyncio.WriteTransport, bodies: Bodies) -> None:
+        self._transport, self._bodies = transport, bodies
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Write and copy."""
+        self._transport.write(data)
+        self._bodies.add(data)
+
+
+class Proxies:
+    """Finds the addresses of clients. `trusted`: networks of proxies whose X-Forwarded-For names the client."""
+
+    def __init__(self, trusted: Sequence[Network] = ()) -> None:
+        self._trusted = trusted
+        self._look = lru_cache(ADDRESSES)(self._look_at)  # the same clients ask again and again
+        bounded(self, "addresses of clients", ADDRESSES, lambda one: one._look.cache_info().currsize, "addresses")
+
+    def client(self, request: web.BaseRequest) -> str:
+        """The client's address; empty where there is no connection: a line of a batch, a unix socket.
+
+        Where a trusted proxy is at the other end of the connection: the last address in X-Forwarded-For that is no
+        trusted proxy's.
+        """
+        found = getattr(request, "remote", None) or ""
+        if not self._trusted or not found or not self._look(found)[1]:
+            return found
+        for text in reversed(",".join(request.headers.getall("X-Forwarded-For", ())).split(",")):
+            address, trusted = self._look(text)
+            if not address:
+                break  # what stands before it was written by a proxy that writes no addresses
+            found = address
+            if not trusted:
+                break
+        return found
+
+    def _look_at(self, text: str) -> tuple[str, bool]:
+        """An address in its usual form, empty where the text is none, and whether it is a trusted proxy's."""
+        address = _address(text)
+        if address is None:
+            return "", False
+        return str(address), any(address in network for network in self._trusted)
+
+
+def _address(text: str) -> Address | None:
+    """An address, also with a port: `10.0.0.1:80`, `[::1]:80`. IPv4 in the form of IPv6 becomes IPv4."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _worker(place: Place) -> WorkerPlace:
+    worker = place.worker
+    ms = _ms(place.seconds)
+    return WorkerPlace(worker.instance_id, worker.process, worker.node, ms, place.choice, place.prefill)
+
+
+def _migrations(places: Sequence[Place]) -> int:
+    """How often a choice was placed at another worker than before."""
+    if len(places) < 2:
+        return 0
+    visited: dict[int, list[int]] = {}
+    for place in places:
+        if not place.prefill:
+            visited.setdefault(place.choice, []).append(place.worker.instance_id)
+    return sum(before != after for one in visited.values() for before, after in pairwise(one))
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def _payload(sent: bytes) -> bytes:
+    """The body of a streamed response as it went to the socket, without header and chunked framing.
+
+    Where aiohttp has written the header, it is not there. No event begins as a chunk does, with a number.
+    """
+    body = sent.partition(b"\r\n\r\n")[2] if sent.startswith(b"HTTP/") else sent
+    parts: list[bytes] = []
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        try:
+            length = int(size, 16)
+        except ValueError:  # no framing, or cut within the number
+            return b"".join(parts) or body
+        parts.append(rest[:length])
+        body = rest[length + 2 :]
+    return b"".join(parts)
