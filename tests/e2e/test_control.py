@@ -71,6 +71,7 @@ def test_reading(served: Any) -> None:
     assert set(index["get"]) == {
         *("/v1/status", "/v1/ps", "/v1/memory", "/v1/top", "/v1/logs", "/v1/inspect", "/v1/metrics", "/v1/planner"),
         *("/v1/requests/{id}/decision", "/v1/node", "/v1/nodes", "/v1/everywhere"),
+        "/v1/audit",
     }
 
 

@@ -53,17 +53,11 @@ def audit(
 
     The frontend writes them where its settings have `audit: true`. The order is that of their ends.
     """
-    from .reading import Files, Wanted, moment, statuses
+    from .commands import AuditArguments
+    from .reading import Files, wanted_of
 
-    now = datetime.now(UTC)
-    wanted = Wanted(
-        moment(since, now) if since else None,
-        moment(until, now, "--until") if until else None,
-        key,
-        model,
-        statuses(status) if status else None,
-        kind or "",
-    )
+    asked = AuditArguments(since=since, until=until, key=key, model=model, status=status, kind=kind or "")
+    wanted = wanted_of(asked, datetime.now(UTC))
     folders = [Path(folder)] if folder else _folders(socket)
     files = Files(folders)
     if not files.names():
@@ -79,13 +73,12 @@ def audit(
 def _folders(socket: str | None) -> list[Path]:
     """The folders of the graphs that run; the default one where no daemon, or no graph with an audit log, runs."""
     from dynamod.cli.client import Control
-    from dynamod.extension.command import NoArguments
 
-    from .commands import AUDIT
+    from .commands import AUDIT, AuditArguments
     from .settings import default_folder
 
     try:
-        found = Control(socket).ask(AUDIT, NoArguments()).value.folders
+        found = Control(socket).ask(AUDIT, AuditArguments()).value.folders
     except UserError:
         if socket is not None:
             raise

@@ -1,13 +1,16 @@
 """The files with the commands of a daemon, and where the audit files of a node are."""
 
+import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.extension.command import CommandHandler, NoArguments
+from dynamod.extension.command import CommandHandler
 from dynamod.graph.graph import FRONTEND
 from dynamod.graph.typed import given
 from dynamod.http.settings import from_environment
@@ -15,9 +18,10 @@ from dynamod.message.errors import UserError
 from dynamod.observe.line_writer import LineWriter
 from dynamod.observe.rotated import RotatedFile
 
-from .commands import AUDIT, AuditFolders
+from .commands import AUDIT, AuditArguments, Audited
 from .ingress import rotation
-from .lines import dropped_line
+from .lines import BODIES, dropped_line
+from .reading import Entry, Files, Wanted, wanted_of
 from .settings import AuditSettings
 
 if TYPE_CHECKING:
@@ -67,9 +71,17 @@ def _of_graph(runner: Any) -> Iterator[tuple[Path, AuditSettings]]:
                 yield Path(runner.origin.folder, settings.folder(environ)).absolute(), settings
 
 
-async def folders(context: "CommandContext", _arguments: NoArguments) -> AuditFolders:
-    """Where the files are."""
-    return AuditFolders([str(folder) for folder in audits(context.node)])
+async def audit(context: "CommandContext", arguments: AuditArguments) -> Audited:
+    """Where the files are, and their last entries. Raises UserError."""
+    folders = list(audits(context.node))
+    wanted, files = wanted_of(arguments, datetime.now(UTC)), Files(folders)
+    entries = await asyncio.to_thread(_last, files, wanted, arguments.lines) if arguments.lines else []
+    return Audited(list(map(str, folders)), entries, files.unreadable)
 
 
-HANDLERS = (CommandHandler(AUDIT, folders),)
+def _last(files: Files, wanted: Wanted, lines: int) -> list[Entry]:
+    entries = deque(files.entries(wanted), maxlen=lines)
+    return [{name: one for name, one in entry.items() if name not in BODIES} for entry in entries]
+
+
+HANDLERS = (CommandHandler(AUDIT, audit),)

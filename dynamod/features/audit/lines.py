@@ -15,6 +15,7 @@ from dynamod.http.errors import printable
 from dynamod.observe.records import RequestRecord, WorkerPlace
 
 MASKED = "***"
+BODIES = ("request_body", "response_body")
 LONGEST = 200
 """Characters of a text in the arguments of a command."""
 DEEP = 8

@@ -14,6 +14,8 @@ import msgspec
 from dynamod.message.errors import UserError
 from dynamod.observe.rotated import SUFFIX, closed_files, is_closed
 
+from .commands import AuditArguments
+
 SINCE = "give a duration like 30s, 15m, 1h30m, 2d or 1w, or a time like 2026-01-31 or 2026-01-31T12:00:00Z"
 STATUS = "give a status like 404 or a class like 4xx"
 _UNITS = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1}
@@ -73,6 +75,18 @@ class Wanted:
         )
 
 
+def wanted_of(arguments: AuditArguments, now: datetime) -> Wanted:
+    """The entries that flags ask for. Raises UserError."""
+    return Wanted(
+        moment(arguments.since, now) if arguments.since else None,
+        moment(arguments.until, now, "--until") if arguments.until else None,
+        arguments.key,
+        arguments.model,
+        statuses(arguments.status) if arguments.status else None,
+        arguments.kind,
+    )
+
+
 class Files:
     """The audit files of some folders. `unreadable`: lines that were no entries, so far."""
 
@@ -126,7 +140,10 @@ class Files:
 
 
 def merged(sources: Sequence[Iterator[Entry]]) -> Iterator[Entry]:
-    """Entries of several sources, each in the order in which they ended, as one. Another node may be a source."""
+    """Entries of several sources, each in the order in which they ended, as one.
+
+    The entries of another node, which its daemon answers (`commands.AUDIT`), may be a source.
+    """
     return heapq.merge(*sources, key=ended)
 
 

@@ -1,6 +1,7 @@
 """One request of a batch, beside requests of clients: how it is told to the backend, and when it is asked again."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -8,10 +9,12 @@ import pytest
 
 from dynamod.features.batches.ask import PRIORITY, Asker, Later
 from dynamod.features.batches.input import RawEntry
+from dynamod.http.records import Records
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.endpoint import Frontend
 from dynamod.message.errors import EngineFailed, Overloaded
+from dynamod.observe.records import RequestRecord
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "org/model", "messages": [{"role": "user", "content": "Hi"}]}
@@ -39,6 +42,19 @@ async def test_lines_wait_behind_all_others_and_are_counted(asker: Asker, backen
     meter = server.metrics.model("org/model")
     assert meter.inflight == meter.queued == 0
     assert sum(meter.requests.values()) == 1
+
+
+async def test_a_line_has_a_record_where_a_feature_reads_records(asker: Asker, server: Any) -> None:
+    found: list[RequestRecord] = []
+    reader = SimpleNamespace(body_bytes=1000, take=found.append)
+    server.metrics.records = Records([reader], (), lambda: ("one", "agg/ingress.0"))  # type: ignore[list-item]
+    assert (await asked(asker))[0] == 200
+    assert (await asked(asker, model="none"))[0] == 404
+    one, missing = found
+    assert (one.id, one.client, one.path, one.status, one.finish) == ("batch_req_1", "", CHAT, 200, "stop")
+    assert json.loads(one.request_body or b"") == BODY
+    assert (missing.status, missing.error) == (404, "model_not_found")
+    server.metrics.records = None
 
 
 async def test_a_route_that_is_not_served_is_the_answer_of_its_line(asker: Asker) -> None:

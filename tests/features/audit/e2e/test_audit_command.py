@@ -77,6 +77,13 @@ def test_each_request_and_each_change_has_an_entry(machine: Any) -> None:
     assert (restart["command"], restart["status"]) == ("restart", 404)
     assert scale["uid"] == os.getuid()
     assert scale["pid"] > 1
+    status, answer = machine.raw("GET", "/v1/audit?lines=2&since=1h&key=team-a")
+    assert (status, answer["folders"]) == (200, [str(machine.folder / "audit")])
+    assert [one["key"] for one in answer["entries"]] == ["team-a"] * 2
+    assert not [name for one in answer["entries"] for name in one if name.endswith("_body")]
+    for query, said in (("lines=-1", "from 0 to"), ("lines=1&status=x", "4xx"), ("since=soon", "1h30m")):
+        status, answer = machine.raw("GET", f"/v1/audit?{query}")
+        assert (status, said in answer["error"]["hint"]) == (400, True), answer
     text = machine.run("dynamo", "audit", "-n", "1", "--key", "team-b").out
     assert " 200 POST /v1/chat/completions " in text
     assert " key=team-b " in text
