@@ -4,8 +4,8 @@ Work is counted, not timed: calls of functions, and the characters that `Reader.
 """
 
 import re
-import sys
 from collections.abc import Callable
+from cProfile import Profile
 from functools import partial
 
 import pytest
@@ -37,7 +37,7 @@ class Counter:
     """Characters that are copied when text is read, and calls of Python and C functions."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls = self.copied = 0
+        self.copied = 0
         cut = Reader.cut
 
         def counted(reader: Reader, count: int) -> str:
@@ -47,16 +47,10 @@ class Counter:
         monkeypatch.setattr(Reader, "cut", counted)
 
     def of(self, parse: Callable[[], object]) -> tuple[int, int]:
-        def called(_frame: object, event: str, _argument: object) -> None:
-            self.calls += event in ("call", "c_call")
-
-        self.calls = self.copied = 0
-        sys.setprofile(called)
-        try:
-            parse()
-        finally:
-            sys.setprofile(None)
-        return self.calls, self.copied
+        self.copied = 0
+        counting = Profile(subcalls=False)
+        counting.runcall(parse)
+        return sum(one.callcount for one in counting.getstats()), self.copied
 
 
 def parse(form: Format, text: str, size: int) -> list[object]:

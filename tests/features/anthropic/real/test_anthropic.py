@@ -4,10 +4,12 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import anthropic
 import pytest
 
 from dynamod.message import tokens
+from tests.later import Later
+
+anthropic = Later("anthropic")
 
 TOOLS: list[Any] = [
     {
@@ -25,7 +27,7 @@ Ask = Callable[..., Awaitable[dict[str, Any]]]
 
 
 @pytest.fixture
-async def client(house: Any, serve: Any, words: Any, until: Any) -> AsyncIterator[anthropic.AsyncAnthropic]:
+async def client(house: Any, serve: Any, words: Any, until: Any) -> AsyncIterator[Any]:
     await house.start()
     await house.worker(words.Seen, tool_call_parser="hermes", reasoning_parser="basic")
     await until(lambda: house.processor.cards)
@@ -35,7 +37,7 @@ async def client(house: Any, serve: Any, words: Any, until: Any) -> AsyncIterato
 
 
 @pytest.fixture
-def ask(client: anthropic.AsyncAnthropic) -> Ask:
+def ask(client: Any) -> Ask:
     """`ask(text)`: the message of a model that says this text, streamed and in one piece."""
 
     async def ask(text: str, **fields: Any) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def ask(client: anthropic.AsyncAnthropic) -> Ask:
     return ask
 
 
-def plain(message: anthropic.types.Message) -> dict[str, Any]:
+def plain(message: Any) -> dict[str, Any]:
     """A message without its id, and without the ids of calls, of which each is another."""
     assert message.id.startswith("msg_")
     assert (message.type, message.role, message.model) == ("message", "assistant", "sample")
@@ -119,7 +121,7 @@ async def test_why_it_ends(ask: Ask) -> None:
     assert message["content"] == [{"type": "text", "text": "one two "}]
 
 
-async def test_the_tool_round_trip(client: anthropic.AsyncAnthropic, house: Any) -> None:
+async def test_the_tool_round_trip(client: Any, house: Any) -> None:
     asked = [{"role": "user", "content": f"<think>Hm.</think>{CALL}"}]
     body: dict[str, Any] = {"model": "sample", "max_tokens": 500, "tools": TOOLS}
     first = await client.messages.create(**body, messages=asked, extra_body=RAW)
@@ -141,7 +143,7 @@ async def test_the_tool_round_trip(client: anthropic.AsyncAnthropic, house: Any)
     assert counted.input_tokens == second.usage.input_tokens
 
 
-async def test_the_line_of_agents_that_differs_per_session(client: anthropic.AsyncAnthropic) -> None:
+async def test_the_line_of_agents_that_differs_per_session(client: Any) -> None:
     body: dict[str, Any] = {"model": "sample", "messages": [{"role": "user", "content": "Hi"}]}
     line = "x-anthropic-billing-header: cc_version=2; cch=1234;"
     answer = await client.beta.messages.create(**body, system="You help.", max_tokens=5, betas=["any-2026-01-01"])
@@ -153,14 +155,14 @@ async def test_the_line_of_agents_that_differs_per_session(client: anthropic.Asy
         assert counted.input_tokens == answer.usage.input_tokens
 
 
-async def test_an_answer_that_is_begun_by_the_client(client: anthropic.AsyncAnthropic, house: Any) -> None:
+async def test_an_answer_that_is_begun_by_the_client(client: Any, house: Any) -> None:
     turns = [{"role": "user", "content": "Say it."}, {"role": "assistant", "content": "The best answer is ("}]
     await client.messages.create(model="sample", max_tokens=100, messages=turns)
     assert prompt_of(house).endswith("<|im_start|>assistant\nThe best answer is (")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_errors_are_the_classes_of_the_sdk(client: anthropic.AsyncAnthropic, stream: bool) -> None:
+async def test_errors_are_the_classes_of_the_sdk(client: Any, stream: bool) -> None:
     good: dict[str, Any] = {"model": "sample", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
     for error, kind, words, change in (
@@ -184,7 +186,7 @@ async def test_errors_are_the_classes_of_the_sdk(client: anthropic.AsyncAnthropi
         await client.get("/v1/nothing", cast_to=object)
 
 
-async def test_a_bearer_token_is_a_key_too(client: anthropic.AsyncAnthropic) -> None:
+async def test_a_bearer_token_is_a_key_too(client: Any) -> None:
     url = str(client.base_url)
     async with anthropic.AsyncAnthropic(base_url=url, auth_token="one", api_key=None, max_retries=0) as other:
         assert (await other.models.list()).data[0].id == "sample"
@@ -192,7 +194,7 @@ async def test_a_bearer_token_is_a_key_too(client: anthropic.AsyncAnthropic) -> 
         assert (await other.messages.count_tokens(model="sample", messages=[turn])).input_tokens > 0
 
 
-async def test_a_loop_of_tools_has_the_whole_conversation(client: anthropic.AsyncAnthropic) -> None:
+async def test_a_loop_of_tools_has_the_whole_conversation(client: Any) -> None:
     """The SDK's runner asks the server to hold the conversation; it sends all of it where that is refused its way."""
     bodies: list[Any] = []
 

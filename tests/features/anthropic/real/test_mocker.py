@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -12,8 +11,10 @@ from tests.ingress.real import test_forced_calls as forced
 from tests.ingress.real import test_structured_reasoning as reasoned
 from tests.ingress.real import test_usage as used
 from tests.ingress.real.test_structured import Order
+from tests.later import Later
 
-Open = Callable[[Callable[[Any], Awaitable[None]]], Awaitable[anthropic.AsyncAnthropic]]
+anthropic = Later("anthropic")
+Open = Callable[[Callable[[Any], Awaitable[None]]], Awaitable[Any]]
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ async def opened(house: Any, serve: Any, until: Any) -> AsyncIterator[Open]:
     """`opened(fill)`: a client at a frontend whose processor and workers `fill(house)` starts."""
     async with AsyncExitStack() as stack:
 
-        async def client(fill: Callable[[Any], Awaitable[None]]) -> anthropic.AsyncAnthropic:
+        async def client(fill: Callable[[Any], Awaitable[None]]) -> Any:
             await fill(house)
             await until(lambda: len(house.processor.cards) == len(house.members))
             made = anthropic.AsyncAnthropic(base_url=await serve(), api_key="unused", max_retries=0)
