@@ -8,6 +8,7 @@ import ast
 import io
 import re
 import tokenize
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ DONE += ("structured", "transport", "worker", "engine")
 """Packages without such words. A package that is rewritten joins this list; none leaves it."""
 
 
+@cache
 def said(path: Path) -> list[str]:
     """Every text of a module that is longer than a name: docstrings, logs, errors."""
     texts = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))

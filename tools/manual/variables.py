@@ -303,7 +303,7 @@ def read() -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     constants = _constants()
     for path in sorted(PACKAGE.rglob("*.py")):
-        for name in names(ast.parse(path.read_text(encoding="utf-8")), constants):
+        for name in names(_parsed(path), constants):
             found.setdefault(name, set()).add(str(path.relative_to(PACKAGE)))
     for prefix in _PAIRS:
         files = found.pop(prefix)
@@ -316,11 +316,16 @@ def read() -> dict[str, list[str]]:
     return {name: sorted(files) for name, files in found.items()}
 
 
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def _constants() -> dict[str, set[str]]:
     """Texts of constants, by the name of the constant, of all modules."""
     found: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in _parsed(path).body:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))):
                     found.setdefault(name, set()).add(text)

@@ -13,8 +13,8 @@ import pytest
 
 from dynamod.actor import Crashed, System
 from dynamod.engine.base import EngineOptions
+from dynamod.engine.openai import command, upstream
 from dynamod.engine.openai import engine as module
-from dynamod.engine.openai import upstream
 from dynamod.engine.openai.engine import OpenAI
 from dynamod.message.errors import UserError
 from dynamod.message.ingress import Items, Text
@@ -300,7 +300,13 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def test_a_program_is_started_and_ended_with_the_worker(words: Any, tmp_path: Path) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that is told to end has little time until it is killed: it waits for its connections."""
+    monkeypatch.setattr(command, "GRACE", 0.3)
+
+
+async def test_a_program_is_started_and_ended_with_the_worker(words: Any, tmp_path: Path, impatient: None) -> None:
     file = tmp_path / "pids"
     async with System() as system:
         worker = await house(words, system, "", cmd=cmd("--child", str(file)))
@@ -336,7 +342,7 @@ async def test_a_program_that_cannot_start_says_why(words: Any, words_of_cmd: li
     assert text in await refused_start(words, "", cmd=words_of_cmd)
 
 
-async def test_a_program_that_never_answers(words: Any, tmp_path: Path) -> None:
+async def test_a_program_that_never_answers(words: Any, tmp_path: Path, impatient: None) -> None:
     file = tmp_path / "pids"
     line = await refused_start(words, "", cmd=cmd("--silent", "--child", str(file)), start_timeout=4)
     assert "within 4 s" in line
