@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import importlib.util
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +19,16 @@ LAYOUT = "layout"
 INSTALLED = [name for name in ("shm", "nixl", "tcp") if name != "nixl" or importlib.util.find_spec("nixl")]
 Broken = tuple[list[Block], TransferError]
 each_backend = pytest.mark.parametrize("backend", INSTALLED)
+
+
+async def by_all_backends(play: Callable[[str], Awaitable[None]]) -> None:
+    """Try each backend at the same time, where a test mostly waits. All that failed are reported, by their name."""
+    ended = await asyncio.gather(*map(play, INSTALLED), return_exceptions=True)
+    failed = [(name, error) for name, error in zip(INSTALLED, ended, strict=True) if error is not None]
+    for name, error in failed:
+        error.add_note(f"backend {name}")
+    if failed:
+        raise BaseExceptionGroup("backends failed", [error for _, error in failed])
 
 
 class Source:

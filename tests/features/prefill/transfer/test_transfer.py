@@ -15,7 +15,7 @@ from dynamod.features.prefill.transfer.names import BACKENDS
 from dynamod.features.prefill.transfer.reader import read
 from tests.ports import free_port
 
-from .places import LAYOUT, Source, broken, collect, each_backend, some_blocks, until
+from .places import LAYOUT, Source, broken, by_all_backends, collect, each_backend, some_blocks, until
 
 
 def test_each_backend_is_tested() -> None:
@@ -90,16 +90,19 @@ async def test_blocks_are_read_while_the_prompt_is_computed(backend: str, tmp_pa
         assert await collect(reading) == []
 
 
-@each_backend
 async def test_waiting_for_the_engine_is_no_stall_and_no_expiry(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "BEAT", 0.1)
-    async with Source(tmp_path, lease=0.7) as source:
-        session = source.sessions.open()
-        asyncio.get_running_loop().call_later(1.2, session.put, 1, b"late")
-        asyncio.get_running_loop().call_later(1.2, session.finish)
-        assert await collect(source.reading(backend, session.id, stall=0.7)) == [Block(1, b"late")]
+
+    async def play(backend: str) -> None:
+        async with Source(tmp_path, lease=0.7) as source:
+            session = source.sessions.open()
+            asyncio.get_running_loop().call_later(1.2, session.put, 1, b"late")
+            asyncio.get_running_loop().call_later(1.2, session.finish)
+            assert await collect(source.reading(backend, session.id, stall=0.7)) == [Block(1, b"late")]
+
+    await by_all_backends(play)
 
 
 @each_backend
@@ -131,21 +134,24 @@ async def _watched(
         yield block
 
 
-@each_backend
 async def test_a_full_source_ends_the_session_that_nobody_reads(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "BEAT", 0.1)
     blocks = some_blocks(20, 3000)
-    async with Source(tmp_path, most_bytes=9000, lease=0.7) as source:
-        unread, read_ = source.sessions.open(), source.sessions.open()
-        source.export(unread, blocks)
-        await until(lambda: source.sessions.statistics().held_bytes == 9000)
-        source.export(read_, blocks)
-        async with asyncio.timeout(20):
-            assert await collect(source.reading(backend, read_.id)) == blocks
-        statistics = source.sessions.statistics()
-        assert (statistics.expired, unread.ended) == (1, True)
+
+    async def play(backend: str) -> None:
+        async with Source(tmp_path, most_bytes=9000, lease=0.7) as source:
+            unread, read_ = source.sessions.open(), source.sessions.open()
+            source.export(unread, blocks)
+            await until(lambda: source.sessions.statistics().held_bytes == 9000)
+            source.export(read_, blocks)
+            async with asyncio.timeout(20):
+                assert await collect(source.reading(backend, read_.id)) == blocks
+            statistics = source.sessions.statistics()
+            assert (statistics.expired, unread.ended) == (1, True)
+
+    await by_all_backends(play)
 
 
 @each_backend
@@ -221,23 +227,26 @@ async def test_a_slow_reader_bounds_what_is_under_way(backend: str, tmp_path: Pa
         assert got + await collect(reading) == blocks
 
 
-@each_backend
 async def test_the_lease_is_for_readers_that_take_nothing_not_for_slow_ones(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "BEAT", 0.1)
     blocks = some_blocks(200, 100_000)
-    async with Source(tmp_path, lease=1.0) as source:
-        reading = source.reading(backend, source.filled(blocks).id)
-        got = []
-        for _ in range(6):
-            got.append(await anext(reading))
-            await asyncio.sleep(0.25)
-        assert source.sessions.statistics().expired == 0
-        await until(lambda: source.sessions.statistics().expired == 1)
-        rest, error = await broken(reading)
-        assert error.kind == "gone"
-        assert [*got, *rest] == blocks[: len(got) + len(rest)]
+
+    async def play(backend: str) -> None:
+        async with Source(tmp_path, lease=1.0) as source:
+            reading = source.reading(backend, source.filled(blocks).id)
+            got = []
+            for _ in range(6):
+                got.append(await anext(reading))
+                await asyncio.sleep(0.25)
+            assert source.sessions.statistics().expired == 0
+            await until(lambda: source.sessions.statistics().expired == 1)
+            rest, error = await broken(reading)
+            assert error.kind == "gone"
+            assert [*got, *rest] == blocks[: len(got) + len(rest)]
+
+    await by_all_backends(play)
 
 
 @each_backend
