@@ -17,7 +17,7 @@ from dynamod.features.replay.picture import draw
 from dynamod.features.replay.planned import Game, sweep
 from dynamod.features.replay.scaling import Plan, Scaling, ScalingReplay
 from dynamod.features.replay.simulate import Outcome, Replay
-from dynamod.features.replay.trace import Conversations, make_conversations
+from dynamod.features.replay.trace import Conversations, make_conversations, write_trace
 from dynamod.message.errors import UserError
 from dynamod.router.settings import RouterSettings
 
@@ -118,15 +118,16 @@ def test_a_sweep_and_its_picture() -> None:
     assert "a &amp; b" in picture
 
 
-def play(*arguments: str) -> int:
-    return run(["bench", "replay", "conversations", "--block-size", "64", "--workers", "1", *arguments])
+def play(*arguments: str, trace: str = "conversations") -> int:
+    return run(["bench", "replay", trace, "--block-size", "64", "--workers", "1", *arguments])
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    picture = tmp_path / "front.svg"
+    picture, trace = tmp_path / "front.svg", tmp_path / "trace.jsonl"
+    write_trace(trace, ARRIVALS, 64)
     limit = '{"max-gpu-budget": 2}'
     flags = ["--planner-settings", limit, "--startup", "0", "--startup", "30", "--plot", str(picture)]
-    assert play("--planner", "sla", "--planner", "static:2", *flags, "-o", "json") == 0
+    assert play("--planner", "sla", "--planner", "static:2", *flags, "-o", "json", trace=str(trace)) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(one["planner"], one["startup"]) for one in found] == [
         *(("sla", 0), ("static:2", 0), ("sla", 30), ("static:2", 30))
