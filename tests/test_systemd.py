@@ -2,6 +2,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dynamod.cli.flags import parse
 from dynamod.cli.run import build
 from dynamod.graph.load import load_graph
 from dynamod.graph.typed import validate
+from dynamod.http.key_file import KeyFile
 from dynamod.http.settings import FrontendSettings
 
 FOLDER = Path(__file__).parent.parent / "systemd"
@@ -94,14 +96,14 @@ def test_systemd_has_nothing_to_say(tmp_path: Path) -> None:
 
 def test_the_example_names_graphs() -> None:
     settings = yaml.safe_load((FOLDER / "dynamod.yaml").read_text())
-    overrides = ["--Frontend.host=0.0.0.0", "--Frontend.api_key_file=/var/lib/dynamod/api.key"]
+    overrides = ["--Frontend.host=0.0.0.0", "--Frontend.client_keys_file=/etc/dynamod/keys.yaml"]
     assert settings["graphs"] == [
         {"target": "graphs.agg:Frontend", "config": "/etc/dynamod/agg.yaml", "name": "agg", "overrides": overrides}
     ]
     assert settings.keys() <= {"graphs", "socket", "log_level"}
     graph = load_graph("graphs.agg:Frontend", FOLDER.parent / "configs" / "agg.yaml", overrides=overrides)
     found = validate(FrontendSettings, graph.services["Frontend"].config, "Frontend")
-    assert (found.host, found.api_key_file) == ("0.0.0.0", "/var/lib/dynamod/api.key")
+    assert (found.host, found.client_keys_file) == ("0.0.0.0", "/etc/dynamod/keys.yaml")
 
 
 def test_the_first_start_makes_the_key_that_the_example_names(tmp_path: Path) -> None:
@@ -118,8 +120,19 @@ def test_the_first_start_makes_the_key_that_the_example_names(tmp_path: Path) ->
             keys.append(file.read_text())
             assert (file.name, file.stat().st_mode & 0o777) == ("api.key", 0o600)
             assert FrontendSettings(api_key_file=str(file)).keys() == (keys[-1],)
+            (client,) = KeyFile(str(_keys_of(file, tmp_path))).read()
+            assert (client.name, client.admin) == ("admin", True)
+            assert client.digests == [sha256(keys[-1].encode()).digest()]
     assert keys[0] == keys[1] != keys[2] == keys[3]
     assert all(re.fullmatch("[0-9a-f]{64}", key) for key in keys)
+
+
+def _keys_of(key: Path, folder: Path) -> Path:
+    """The shipped file of keys with another place of the generated key."""
+    text = (FOLDER / "keys.yaml").read_text()
+    assert "/var/lib/dynamod/api.key" in text
+    (made := folder / "keys.yaml").write_text(text.replace("/var/lib/dynamod/api.key", str(key)))
+    return made
 
 
 def test_the_readme_names_every_file() -> None:

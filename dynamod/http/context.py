@@ -121,6 +121,11 @@ class Caller(msgspec.Struct, eq=False):
         return self.owner if self.client is None else self.client.key.name
 
     @property
+    def sees(self) -> str | None:
+        """Owner of the files, batches and responses that the key sees and changes; None: an admin, all owners."""
+        return None if self.client is not None and self.client.key.admin else self.owner
+
+    @property
     def priority(self) -> int | None:
         """The priority of the key; None: as the request says."""
         return None if self.client is None else self.client.key.priority

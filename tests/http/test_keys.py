@@ -1,10 +1,13 @@
 """Keys with limits: their file, its changes, and what clients see of them."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import re
+from collections import Counter
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,10 @@ from aiohttp import web
 
 from dynamod.http import keys as module
 from dynamod.http.answer import json_response
-from dynamod.http.context import RequestContext
+from dynamod.http.context import Caller, RequestContext
 from dynamod.http.cors import origin_headers
-from dynamod.http.keys import Keys, Unauthorized, read_keys
+from dynamod.http.key_file import KeyFile
+from dynamod.http.keys import Digests, Keys, Unauthorized
 from dynamod.http.routes import Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
@@ -111,19 +115,111 @@ def test_files_that_are_wrong(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text(text)
     with pytest.raises(UserError) as raised:
-        read_keys(str(file))
+        KeyFile(str(file)).read()
     line = raised.value.line()
     assert re.search(says, line), line
     assert "secret" not in line, "a log must not show keys"
     with pytest.raises(UserError, match="cannot read"):
-        read_keys(str(tmp_path / "missing"))
+        KeyFile(str(tmp_path / "missing")).read()
 
 
 def test_json_does_too(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_text(json.dumps([{"name": "a", "key": "x", "rpm": 5}]))
-    [key] = read_keys(str(file))
+    [key] = KeyFile(str(file)).read()
     assert (key.name, key.rpm, key.tpm) == ("a", 5, None)
+
+
+def known(keys: Keys, *asked: str) -> list[str]:
+    """Those keys that are taken."""
+    found = []
+    for key in asked or ("secret-a", "secret-z"):
+        with contextlib.suppress(Unauthorized):
+            keys.check(bearer(key))
+            found.append(key)
+    return found
+
+
+def test_digests_with_the_same_start() -> None:
+    one, two, other = b"12345678a", b"12345678b", b"12345678c"
+    found = Digests([(one, 1), (two, 2)])
+    assert [found.find(digest) for digest in (one, two, other, b"")] == [1, 2, None, None]
+
+
+def test_keys_by_digest_file_and_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one.key").write_text("secret-file\n")
+    (tmp_path / "two.key").write_text(f"sha256:{sha256(b'secret-digest').hexdigest().upper()}\n")
+    monkeypatch.setenv("TEAM_KEY", "secret-variable")
+    file = tmp_path / "keys.yaml"
+    digest = sha256(b"secret-list").hexdigest()
+    file.write_text(
+        f"- {{name: a, key: '${{file:one.key}}', admin: true}}\n"
+        f"- {{name: b, key: ['${{env:TEAM_KEY}}', 'sha256:{digest}', '${{file:{tmp_path}/two.key}}']}}\n"
+    )
+    keys = Keys(FrontendSettings(client_keys_file=str(file)))
+    names = {key: keys.check(bearer(f"secret-{key}"))[0] for key in ("file", "variable", "list", "digest")}
+    assert names == {"file": "client:a", "variable": "client:b", "list": "client:b", "digest": "client:b"}
+    assert known(keys, digest, f"sha256:{digest}", "${env:TEAM_KEY}", "${file:one.key}") == []
+    assert "secret" not in repr([client.key for client in keys.clients.values()]), "no key is kept"
+    assert [Caller(f"client:{name}", client).sees for name, client in keys.clients.items()] == [None, "client:b"]
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("'${file:missing}'", r"\[0\]\.key \(a\): the file .*missing: \[Errno 2\]"),
+        ("'${file:empty}'", r"\[0\]\.key \(a\): the file .*empty is empty"),
+        ("'${file:open}'", "every user may write the key file"),
+        ("'${file:two}'", "characters that cannot be sent"),
+        ("'${env:NOT_THERE}'", r"\[0\]\.key \(a\): the environment variable NOT_THERE is not set"),
+        ("'${vault:x}'", r"unknown reference; write the key, sha256:HEX, \$\{file:PATH\} or"),
+        ("'${env:HOME'", "unknown reference"),
+        ("'sha256:abc'", r"no digest of 64 hex digits after sha256:; printf"),
+        ("[]", "needs key or sha256"),
+        ("[x, '']", "needs key or sha256"),
+        ("[secret, secret]", r"\[0\]\.key is there already"),
+        ("x, admin: true, models: [m]", "an admin sees all models; leave models out"),
+        ("x, admin: perhaps", r"\[0\]\.admin"),
+    ],
+)
+def test_references_that_are_wrong(tmp_path: Path, key: str, says: str) -> None:
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "open").write_text("secret")
+    (tmp_path / "open").chmod(0o666)
+    (tmp_path / "two").write_text("secret\nsecret\n")
+    file = tmp_path / "keys.yaml"
+    file.write_text(f"- {{name: a, key: {key}}}")
+    with pytest.raises(UserError) as raised:
+        KeyFile(str(file)).read()
+    line = raised.value.line()
+    assert re.search(says, line), line
+    assert "secret" not in line
+
+
+async def test_a_file_that_the_file_of_keys_names_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "LOOK", 0.02)
+    file, key = tmp_path / "keys.yaml", tmp_path / "a.key"
+    file.write_text("- {name: a, key: '${file:a.key}'}")
+    file.chmod(0o600)
+    key.write_text("secret-a\n")
+    keys = Keys(FrontendSettings(client_keys_file=str(file)))
+    keys.watch()
+    try:
+        assert f"every user may read the key file {key}" in caplog.text
+        assert str(file) not in caplog.text
+        write(key, "")
+        async with asyncio.timeout(10):
+            while "the keys stay as they were" not in caplog.text:  # noqa: ASYNC110 - a file is read in a thread
+                await asyncio.sleep(0.01)
+        assert known(keys) == ["secret-a"]
+        write(key, "secret-z\n")
+        async with asyncio.timeout(10):
+            while known(keys) != ["secret-z"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        keys.close()
 
 
 async def test_a_change_that_keeps_size_and_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +231,10 @@ async def test_a_change_that_keeps_size_and_time(file: Path, monkeypatch: pytest
         file.write_text(TEXT.replace("secret-a", "secret-z"))
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
         for _ in range(500):
-            if keys.clients["team-a"].key.key == "secret-z":
+            if "secret-z" in known(keys):
                 break
             await asyncio.sleep(0.01)
-        assert keys.clients["team-a"].key.key == "secret-z"
+        assert known(keys) == ["secret-z"]
     finally:
         keys.close()
 
@@ -249,6 +345,38 @@ async def test_a_changed_file_counts_and_a_wrong_one_does_not(
     file.unlink()
     await asyncio.sleep(0.1)
     assert (await server("new-a"))[0] == 200
+
+
+async def test_a_rotation_under_load_refuses_no_request(server: Any, file: Path) -> None:
+    """First the new key beside the old one, then clients change over, then the old one goes."""
+    counts, key, stop = Counter[int](), ["old"], asyncio.Event()
+    write(file, "- {name: a, key: old}")
+
+    async def taken(one: str) -> bool:
+        return bool((await server(one, "GET"))[0] == 200)
+
+    async def client() -> None:
+        while not stop.is_set():
+            counts[(await server(key[0]))[0]] += 1
+
+    await until(partial(taken, "old"))
+    clients = [asyncio.create_task(client()) for _ in range(8)]
+    for number in range(4):
+        old, key_ = key[0], f"new-{number}"
+        write(file, f"- {{name: a, key: [{old}, {key_}]}}")
+        await until(partial(taken, key_))
+        key[0] = key_
+        await asyncio.sleep(0.1)  # requests with the old key are through
+        write(file, f"- {{name: a, key: {key_}}}")
+
+        async def gone(old: str = old) -> bool:
+            return not await taken(old)
+
+        await until(gone)
+    stop.set()
+    await asyncio.gather(*clients)
+    assert counts.keys() == {200}
+    assert counts[200] > 50
 
 
 def test_pages_in_browsers_may_read_what_is_left(file: Path) -> None:

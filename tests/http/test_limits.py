@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.http.keys import Client, ClientKey, RateLimited
+from dynamod.http.key_file import ClientKey
+from dynamod.http.keys import Client, RateLimited
 from dynamod.http.limits import Bucket, duration, remaining
 
 PAUSES = st.floats(0, 200) | st.sampled_from([0.0, 0.0, 0.1, 1.0, 60.0])

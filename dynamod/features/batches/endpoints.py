@@ -75,7 +75,7 @@ class CreateBatch(Endpoint):
         if asked.endpoint not in store.urls:
             text = next((text for one, text in endpoints_off() if one.path == asked.endpoint), "not served here")
             raise BadRequest(f"`endpoint` is {asked.endpoint}: {text}", param="endpoint")
-        found = store.file(asked.input_file_id, context.caller.owner)
+        found = store.file(asked.input_file_id, context.caller.sees)
         if found.purpose != "batch":
             raise BadRequest(f"`input_file_id`: {found.id} was not uploaded for a batch", param="input_file_id")
         store.check_count()
@@ -99,7 +99,7 @@ class Batches(Endpoint):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """A page of batches. Raises NotFound, BadRequest."""
-        found = await asyncio.to_thread(store_of(frontend).batches, context.caller.owner)
+        found = await asyncio.to_thread(store_of(frontend).batches, context.caller.sees)
         return json_response(listed([one.batch for one in found], context.request.query, PAGE, LONGEST_PAGE))
 
 
@@ -114,7 +114,7 @@ class OneBatch(Endpoint):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """The batch as an object. Raises NotFound."""
-        return json_response(store_of(frontend).batch(self.named(context), context.caller.owner).batch)
+        return json_response(store_of(frontend).batch(self.named(context), context.caller.sees).batch)
 
 
 class CancelBatch(OneBatch):
@@ -129,8 +129,8 @@ class CancelBatch(OneBatch):
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """Ask for the end of a batch; the process that works at the batch ends it. Raises NotFound, BatchEnded."""
         store, name = store_of(frontend), self.named(context)
-        batch = store.batch(name, context.caller.owner).batch
+        batch = store.batch(name, context.caller.sees).batch
         if batch.status in ENDED:
             raise BatchEnded(f"the batch is {batch.status} already", param="id")
         store.cancel(name)
-        return json_response(store.batch(name, context.caller.owner).batch)
+        return json_response(store.batch(name, context.caller.sees).batch)

@@ -163,7 +163,7 @@ class Files(Endpoint):
         limit_of(query.get("limit"), MOST, MOST)  # a wrong value is refused before the folder is read
 
         def page() -> dict[str, Any]:
-            found = store.files(context.caller.owner)
+            found = store.files(context.caller.sees)
             if (purpose := query.get("purpose")) is not None:
                 found = [one for one in found if one.purpose == purpose]
             return listed(found[::-1] if up else found, query, MOST, MOST)
@@ -182,7 +182,7 @@ class OneFile(Endpoint):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
         """The file as an object. Raises NotFound."""
-        return json_response(store_of(frontend).file(self.named(context), context.caller.owner))
+        return json_response(store_of(frontend).file(self.named(context), context.caller.sees))
 
 
 class DeleteFile(OneFile):
@@ -196,7 +196,7 @@ class DeleteFile(OneFile):
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
         """Delete a file. Raises NotFound, StoreInUse."""
         name = self.named(context)
-        await asyncio.to_thread(store_of(frontend).delete, name, context.caller.owner)
+        await asyncio.to_thread(store_of(frontend).delete, name, context.caller.sees)
         return json_response(DeletedFile(name))
 
 
@@ -211,7 +211,7 @@ class FileContent(OneFile):
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
         """Send the bytes of a file as fast as the client reads. Raises NotFound."""
         store = store_of(frontend)
-        found = store.file(self.named(context), context.caller.owner)
+        found = store.file(self.named(context), context.caller.sees)
         headers = {"Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff"}
         try:
             file = store.data(found.id).open("rb")

@@ -35,15 +35,16 @@ class FileIndex:
         self._seen = -1  # time of change of the folder when the index was read
         self._records: dict[str, FileRecord] = {}
         self._owners: dict[str, dict[str, FileRecord]] = {}
-        self._sorted: dict[str, list[FileObject]] = {}  # by owner, until a file of the owner changes
+        self._sorted: dict[str | None, list[FileObject]] = {}  # by owner, until a file of the owner changes
 
-    def files(self, owner: str) -> list[FileObject]:
-        """Files of an owner, the newest first. Callers must not change the list."""
+    def files(self, owner: str | None) -> list[FileObject]:
+        """Files of an owner, the newest first; None: of all owners. Callers must not change the list."""
         with self._lock:
             self._refresh()
             found = self._sorted.get(owner)
             if found is None:
-                records = sorted(self._owners.get(owner, {}).values(), key=lambda one: -one.order)
+                kept = self._records if owner is None else self._owners.get(owner, {})
+                records = sorted(kept.values(), key=lambda one: -one.order)
                 found = self._sorted[owner] = [one.file for one in records]
             return found
 
@@ -69,11 +70,15 @@ class FileIndex:
     def _add(self, name: str, record: FileRecord) -> None:
         self._records[name] = record
         self._owners.setdefault(record.owner, {})[name] = record
-        self._sorted.pop(record.owner, None)
+        self._changed(record.owner)
 
     def _forget(self, name: str) -> None:
         owner = self._records.pop(name).owner
         del self._owners[owner][name]
         if not self._owners[owner]:
             del self._owners[owner]
-        self._sorted.pop(owner, None)
+        self._changed(owner)
+
+    def _changed(self, owner: str) -> None:
+        for one in (owner, None):
+            self._sorted.pop(one, None)

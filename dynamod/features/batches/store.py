@@ -94,15 +94,15 @@ class Store:
         """Make a complete file visible."""
         self._write(self._files / f"{record.file.id}.json", record)
 
-    def file(self, name: str, owner: str) -> FileObject:
-        """A file of an owner. Raises NotFound."""
+    def file(self, name: str, owner: str | None) -> FileObject:
+        """A file of an owner; None: of any owner. Raises NotFound."""
         record = self._read(self._files, _FILE, name, FileRecord)
-        if record is None or record.owner != owner:
+        if record is None or owner not in (None, record.owner):
             raise gone(name)
         return record.file
 
-    def files(self, owner: str) -> list[FileObject]:
-        """Files of an owner, the newest first. Callers must not change the list. Blocks: call it in a thread."""
+    def files(self, owner: str | None) -> list[FileObject]:
+        """Files of an owner, the newest first; None: of all owners. Callers must not change the list. Blocks."""
         return self._index.files(owner)
 
     def prepare(self) -> None:
@@ -110,8 +110,8 @@ class Store:
         self.sweep()
         self._index.refresh()
 
-    def delete(self, name: str, owner: str) -> None:
-        """Delete a file of an owner. Raises NotFound, StoreInUse."""
+    def delete(self, name: str, owner: str | None) -> None:
+        """Delete a file of an owner; None: of any owner. Raises NotFound, StoreInUse."""
         self.file(name, owner)
         for record in self.batches(None):
             if record.batch.input_file_id == name and record.batch.status not in ENDED:
@@ -150,7 +150,7 @@ class Store:
     def batch(self, name: str, owner: str | None) -> BatchRecord:
         """A batch of an owner; None: of any owner. Raises NotFound."""
         record = self._read(self._batches, _BATCH, name, BatchRecord)
-        if record is None or (owner is not None and record.owner != owner):
+        if record is None or owner not in (None, record.owner):
             raise NotFound(f"there is no batch `{name[:200]}` here", param="id", code="batch_not_found")
         return self._shown(record)
 

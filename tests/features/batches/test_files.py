@@ -168,6 +168,21 @@ def test_a_list_reads_only_what_is_new(tmp_path: Path) -> None:
     assert index.files("b") == [made[5], made[3], made[1]]
 
 
+def test_an_admin_sees_files_of_all_owners(store: Store) -> None:
+    made = [kept(store, owner, place) for place, owner in enumerate(["a", "b", ""])]
+    assert store.files(None) == made[::-1]
+    assert store.file(made[1].id, None) == made[1]
+    store.delete(made[1].id, None)
+    assert store.files(None) == [made[2], made[0]]
+    more = kept(store, "b", 9)
+    assert store.files(None) == [more, made[2], made[0]]
+    record = new_batch(BatchRequest("file-x", URL, "1h"), "a")
+    store.add_batch(record)
+    assert [one.owner for one in store.batches(None)] == ["a"]
+    with pytest.raises(NotFound):
+        store.batch(record.batch.id, "b")
+
+
 def test_names_are_read_only_when_the_folder_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, looks, now = Store(str(tmp_path / "b"), 10_000), [0], [time.time_ns()]
     folder, listdir = tmp_path / "b" / "files", os.listdir
