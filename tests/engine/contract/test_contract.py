@@ -116,7 +116,6 @@ def service(request: pytest.FixtureRequest) -> Iterator[Service]:
             OMP_NUM_THREADS="1",
             DYN_TOKEN_ECHO_DELAY_MS="2",
             DYNAMOD_HEARTBEAT_TIMEOUT="2" if served.python else "1",
-            DYNAMOD_KILL_TIMEOUT="8" if served.python else "1",
         )
         seconds = 300.0 if served.python else 60.0
         yield Service(machine, served, command.prints(r"\S+ ready: (\S+)\n", seconds)[1])

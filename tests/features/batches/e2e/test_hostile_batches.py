@@ -110,7 +110,7 @@ def test_a_line_at_which_the_process_dies_is_not_asked_a_third_time(machine: Any
     folder = machine.folder / "kept"
     config = machine.folder / "c.yaml"
     config.write_text(CONFIG.format(folder=folder, line_mb=1))
-    command = machine.start("dynamo", "serve", "-f", config, "--Worker.engine_args.speedup_ratio=4")
+    command = machine.start("dynamo", "serve", "-f", config)
     client = machine.closing(openai.OpenAI(base_url=f"{command.ready()}/v1", api_key="none", max_retries=0, timeout=10))
     rows = [line("other 0", 300), line("deadly", 4000), *[line(f"other {n}", 300) for n in range(1, 12)]]
     uploaded = client.files.create(file=("in.jsonl", "\n".join(rows).encode()), purpose="batch")
