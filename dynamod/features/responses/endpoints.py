@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -56,14 +57,17 @@ class InputEndpoint(BodyEndpoint[ResponsesRequest]):
         return await apart(to_chat, asked, history) if size > LARGE else to_chat(asked, history)
 
     @staticmethod
-    async def whole(frontend: Frontend, asked: ResponsesRequest) -> tuple[ResponsesRequest, StoredResponse | None]:
+    async def whole(
+        frontend: Frontend, context: RequestContext, asked: ResponsesRequest
+    ) -> tuple[ResponsesRequest, StoredResponse | None]:
         """The request with the items that it refers to, and the response that it continues from.
 
         Raises NotFound, Overloaded.
         """
-        asked = await resolved(asked, kept_by(frontend))
+        owner = context.caller.sees
+        asked = await resolved(asked, kept_by(frontend), owner)
         name = asked.previous_response_id
-        previous = await kept_by(frontend).get(name) if name is not None else None
+        previous = await kept_by(frontend).get(name, owner) if name is not None else None
         if name is not None and previous is None:
             field, code = "previous_response_id", "previous_response_not_found"
             raise NotFound(GONE.format(name[:200]), param=field, code=code)
@@ -89,7 +93,7 @@ class InputTokens(InputEndpoint):
     ) -> web.Response:
         """The tokenizer's count. Raises NotFound, TooLarge."""
         model = frontend.tokenizing(asked.model)
-        asked, previous = await self.whole(frontend, asked)
+        asked, previous = await self.whole(frontend, context, asked)
         chat = await self.chat(asked, previous, len(body))
         return json_response(InputTokensResponse(await count_tokens(model, chat, len(body) > LARGE)))
 
@@ -108,7 +112,7 @@ class Responses(InputEndpoint):
         self, frontend: Frontend, context: RequestContext, asked: ResponsesRequest, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
         """Let the backend work on the chat request that it means, and respond with its items. Raises NotFound."""
-        asked, previous = await self.whole(frontend, asked)
+        asked, previous = await self.whole(frontend, context, asked)
         chat = await self.chat(asked, previous, len(body))
         kept = None if asked.store is False else kept_by(frontend)
         return await ResponseAnswer(asked, previous, kept).answer(frontend, context, chat, card, body)
@@ -126,13 +130,14 @@ class ResponseAnswer(TranslatedChat):
     ) -> ResponseWriter:
         """A writer of events or of the response in one piece."""
         response = begun(self._asked, request.model)
-        common, version = (response, context.begun, meter, self._keep), context.request.version
+        keep = partial(self._keep, context.caller.owner)
+        common, version = (response, context.begun, meter, keep), context.request.version
         stream = bool(request.stream)
         writer = ResponseStreamWriter(*common, settings, version) if stream else ResponseUnaryWriter(*common)
         writer.sealed = SEALED in (self._asked.include or ())
         return writer
 
-    def _keep(self, response: ResponseObject) -> "Future[None] | None":
+    def _keep(self, owner: str, response: ResponseObject) -> "Future[None] | None":
         if self._kept is None:
             return None
         messages: Sequence[Message] = (*input_messages(self._asked), message_of(response))
@@ -141,4 +146,4 @@ class ResponseAnswer(TranslatedChat):
             messages = (*previous.messages, *messages)
             items = (*previous.items, *previous.answer, *items)
         body = msgspec.json.encode(response)
-        return self._kept.put(response.id, StoredResponse(body, tuple(messages), tuple(items), answer))
+        return self._kept.put(response.id, StoredResponse(body, tuple(messages), tuple(items), answer), owner)

@@ -58,13 +58,13 @@ def items_of(request: ResponsesRequest) -> Sequence[InputItem]:
     return (InputItem(role="user", content=request.input),) if isinstance(request.input, str) else request.input
 
 
-async def resolved(request: ResponsesRequest, kept: ResponseStore) -> ResponsesRequest:
-    """The request with items instead of references. Raises NotFound, Overloaded."""
+async def resolved(request: ResponsesRequest, kept: ResponseStore, owner: str | None) -> ResponsesRequest:
+    """The request with items instead of references. `owner`: of `ResponseStore.item`. Raises NotFound, Overloaded."""
     if isinstance(request.input, str) or not any(item.type == REFERENCE for item in request.input):
         return request
     found: list[InputItem] = []
     for place, item in enumerate(request.input):
-        here = await kept.item(item.id or "") if item.type == REFERENCE else item
+        here = await kept.item(item.id or "", owner) if item.type == REFERENCE else item
         if here is None:
             text = f"there is no item `{(item.id or '')[:200]}` here; the newest responses are kept only"
             raise NotFound(text, param=f"input[{place}].id", code="item_not_found")

@@ -1,4 +1,4 @@
-"""Responses that were made here: GET and DELETE /v1/responses/{id}, .../input_items, .../cancel."""
+"""Responses of the key that asks: GET and DELETE /v1/responses/{id}, .../input_items, .../cancel."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -37,7 +37,7 @@ class OneResponse(Endpoint):
     async def stored(self, frontend: Frontend, context: RequestContext) -> StoredResponse:
         """The response that the path names. Raises NotFound, Overloaded."""
         name = self.named(context)
-        stored = await kept_by(frontend).get(name)
+        stored = await kept_by(frontend).get(name, context.caller.sees)
         if stored is None:
             raise missing(name)
         return stored
@@ -54,7 +54,7 @@ class DeleteResponse(OneResponse):
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """Forget it. Raises NotFound."""
         name = self.named(context)
-        if not await kept_by(frontend).remove(name):
+        if not await kept_by(frontend).remove(name, context.caller.sees):
             raise missing(name)
         return json_response(DeletedResponse(name))
 

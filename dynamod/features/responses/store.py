@@ -46,7 +46,12 @@ CREATE TABLE IF NOT EXISTS responses (id TEXT PRIMARY KEY, used INTEGER, size IN
 CREATE INDEX IF NOT EXISTS oldest ON responses (used, size);
 CREATE TABLE IF NOT EXISTS items (id TEXT PRIMARY KEY, response TEXT, value BLOB);
 CREATE INDEX IF NOT EXISTS of_response ON items (response);
+CREATE TABLE IF NOT EXISTS owners (response TEXT PRIMARY KEY, owner TEXT);
+CREATE TRIGGER IF NOT EXISTS disowned AFTER DELETE ON responses
+BEGIN DELETE FROM owners WHERE response = old.id; END;
 """
+# Owners have a table of their own: releases without owners insert four values into `responses`, and share the file.
+# The trigger runs when such a release deletes a response, too.
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,31 +104,35 @@ class ResponseStore:
         bounded(self, "kept responses", limit, lambda one: one._size, "bytes", where)
         bounded(self, "kept responses", most, lambda one: one._count, "responses", where)
 
-    def put(self, name: str, stored: StoredResponse) -> "Future[None] | None":
-        """Keep a response, which is done when the result is; the log says so when that cannot be done."""
+    def put(self, name: str, stored: StoredResponse, owner: str = "") -> "Future[None] | None":
+        """Keep a response of an owner; the future ends when the response is kept. A failure is in the log."""
         if not self._places.acquire(blocking=False):
             log.warning("response %s is not kept: %d others are not written yet", name, BEHIND)
             return None
-        return self._thread.submit(self._put, name, stored)
+        return self._thread.submit(self._put, name, stored, owner)
 
-    async def get(self, name: str) -> StoredResponse | None:
-        """A response, which is used by that. Raises Overloaded when the file cannot be read."""
-        return await self._find(lambda database: self._get(database, name))
+    async def get(self, name: str, owner: str | None = None) -> StoredResponse | None:
+        """A response that an owner sees, which is used by that; None as `owner`: of any owner.
 
-    async def item(self, name: str) -> InputItem | None:
-        """An item of an answer. Raises Overloaded."""
+        All owners see a response without an owner. Raises Overloaded when the file cannot be read.
+        """
+        return await self._find(lambda database: self._get(database, name, owner))
+
+    async def item(self, name: str, owner: str | None = None) -> InputItem | None:
+        """An item of an answer that an owner sees, as for `get`. Raises Overloaded."""
 
         def find(database: sqlite3.Connection) -> InputItem | None:
             row = database.execute("SELECT response, value FROM items WHERE id = ?", (name,)).fetchone()
-            return None if row is None else _decoded(database, row[0], _item, row[1])
+            seen = row is not None and _sees(database, row[0], owner)
+            return _decoded(database, row[0], _item, row[1]) if seen else None
 
         return await self._find(find)
 
-    async def remove(self, name: str) -> bool:
-        """Keep it no more; whether it was there. Raises Overloaded."""
+    async def remove(self, name: str, owner: str | None = None) -> bool:
+        """Keep a response no more; whether it was there for the owner, as for `get`. Raises Overloaded."""
 
         def work(database: sqlite3.Connection) -> bool:
-            found = _remove(database, name)
+            found = _sees(database, name, owner) and _remove(database, name)
             self._measure(database)
             return found
 
@@ -160,7 +169,7 @@ class ResponseStore:
                 "the kept responses cannot be read now", code="responses_unavailable", retry_after=1
             ) from None
 
-    def _put(self, name: str, stored: StoredResponse) -> None:
+    def _put(self, name: str, stored: StoredResponse, owner: str) -> None:
         try:
             value = _encode(stored)
             if len(value) > self._limit:
@@ -169,6 +178,7 @@ class ResponseStore:
                 _remove(database, name)
                 row = (name, time.time_ns(), len(value), value)
                 database.execute("INSERT INTO responses VALUES (?, ?, ?, ?)", row)
+                database.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (name, owner))
                 items = [(item.id, name, _encode(item)) for item in stored.answer if item.id]
                 database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", items)
                 self._make_room(database)
@@ -189,9 +199,9 @@ class ResponseStore:
         count, size = database.execute("SELECT count(*), total(size) FROM responses").fetchone()
         self._count, self._size = count, int(size)
 
-    def _get(self, database: sqlite3.Connection, name: str) -> StoredResponse | None:
+    def _get(self, database: sqlite3.Connection, name: str, owner: str | None) -> StoredResponse | None:
         row = database.execute("SELECT value FROM responses WHERE id = ?", (name,)).fetchone()
-        if row is None:
+        if row is None or not _sees(database, name, owner):
             return None
         database.execute("UPDATE responses SET used = ? WHERE id = ?", (time.time_ns(), name))
         return _decoded(database, name, _response, row[0])
@@ -205,6 +215,12 @@ def _decoded(database: sqlite3.Connection, name: str, decoder: "msgspec.msgpack.
         log.warning("response %s cannot be read and is not kept any more: %s", name, error)
         _remove(database, name)
         return None
+
+
+def _sees(database: sqlite3.Connection, name: str, owner: str | None) -> bool:
+    """Whether an owner sees a response. Releases without owners have written those without one."""
+    row = database.execute("SELECT owner FROM owners WHERE response = ?", (name,)).fetchone()
+    return owner is None or row is None or row[0] == owner
 
 
 def _remove(database: sqlite3.Connection, name: str) -> bool:

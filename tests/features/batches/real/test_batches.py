@@ -244,7 +244,10 @@ async def test_keys_see_what_is_theirs(house: Any, serve: Any, words: Any, until
     await house.worker(words.Seen)
     await until(lambda: house.processor.cards)
     keys = folder.parent / "keys.yaml"
-    keys.write_text("- {name: team, key: secret-team, rpm: 1000}\n- {name: none, key: secret-none, models: [other]}\n")
+    keys.write_text(
+        "- {name: team, key: secret-team, rpm: 1000}\n- {name: none, key: secret-none, models: [other]}\n"
+        "- {name: operator, key: secret-admin, admin: true}\n"
+    )
     url = await serve(batches_dir=str(folder), api_keys="one,two", client_keys_file=str(keys))
     for own, other in (("one", "two"), ("secret-team", "one")):
         async with client_of(url, own) as client, client_of(url, other) as stranger:
@@ -260,6 +263,20 @@ async def test_keys_see_what_is_theirs(house: Any, serve: Any, words: Any, until
                 with pytest.raises(openai.NotFoundError):
                     await asked
             assert batch.id not in [one.id async for one in stranger.batches.list()]
+            assert batch.input_file_id not in [one.id async for one in stranger.files.list()]
+            async with client_of(url, "secret-admin") as admin:
+                assert batch.id in [one.id async for one in admin.batches.list()]
+                assert batch.input_file_id in [one.id async for one in admin.files.list()]
+                assert len(await rows_of(admin, batch.output_file_id)) == 1
+                again = await admin.batches.create(
+                    input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h"
+                )
+                assert (await ended(admin, again.id)).status == "completed"
+                with pytest.raises(openai.NotFoundError):
+                    await client.batches.retrieve(again.id)
+                await admin.files.delete(batch.input_file_id)
+                with pytest.raises(openai.NotFoundError):
+                    await client.files.retrieve(batch.input_file_id)
     async with client_of(url, "secret-none") as client:
         batch = await ended(client, (await begun(client, [line("a")])).id)
         [row] = await rows_of(client, batch.error_file_id)
