@@ -18,6 +18,7 @@ from dynamod.message.errors import BadRequest, RequestError, unsupported
 from dynamod.preprocess.parse import Parser
 
 from .file_endpoints import store_of
+from .quotas import check_batches
 from .records import ENDED, BatchObject, BatchRequest, new_batch, room_on_disk
 
 PAGE, LONGEST_PAGE = 20, 100
@@ -54,7 +55,7 @@ class CreateBatch(Endpoint):
     summary = "Ask the requests of a file"
     request = BatchRequest
     response = BatchObject
-    errors = (400, 401, 404, 408, 413, 415, 500, 507)
+    errors = (400, 401, 404, 408, 413, 415, 429, 500, 507)
 
     def __init__(self) -> None:
         self._parser = Parser(BatchRequest)
@@ -79,6 +80,7 @@ class CreateBatch(Endpoint):
         if found.purpose != "batch":
             raise BadRequest(f"`input_file_id`: {found.id} was not uploaded for a batch", param="input_file_id")
         store.check_count()
+        check_batches(frontend.settings, await asyncio.to_thread(store.unfinished), context.caller.owner)
         record = new_batch(asked, context.caller.owner)
         with room_on_disk():
             await asyncio.to_thread(store.add_batch, record)

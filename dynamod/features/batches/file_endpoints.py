@@ -19,6 +19,7 @@ from dynamod.ingress.api.endpoint import Bytes, Endpoint, Frontend
 from dynamod.ingress.api.pages import ascending, limit_of, listed
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 
+from .quotas import check_files
 from .records import DeletedFile, FileObject, FileRecord, file_id, gone, room_on_disk
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ PART = 65_536
 """Bytes that are read at a time."""
 LOOK = 4 * 1024 * 1024
 """Bytes of an upload between two checks of the size of all files."""
+FORM = 4096
+"""Bytes of a form that may be no bytes of its file: an early refusal must be right about the file."""
 NAME = 512
 """Most characters of a file's name."""
 MOST = 10_000
@@ -60,7 +63,7 @@ class Upload(Endpoint):
     path = "/v1/files"
     summary = "Keep a file of requests for /v1/batches"
     response = FileObject
-    errors = (400, 401, 404, 408, 413, 415, 500, 507)
+    errors = (400, 401, 404, 408, 413, 415, 429, 500, 507)
     form: ClassVar[Mapping[str, Any]] = {
         "type": "object",
         "properties": {"purpose": {"const": "batch"}, "file": {"type": "string", "format": "binary"}},
@@ -74,6 +77,8 @@ class Upload(Endpoint):
             raise UnsupportedMedia("a file is sent as multipart/form-data, with the parts `purpose` and `file`")
         await asyncio.to_thread(store.check_count)
         await asyncio.to_thread(store.check_room, request.content_length or 0)
+        owner, length = context.caller.owner, max(0, (request.content_length or 0) - FORM)
+        check_files(frontend.settings, await asyncio.to_thread(store.files, owner), length)
         if headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         name = file_id()
@@ -90,10 +95,11 @@ class Upload(Endpoint):
                 raise BadRequest("`file` is required", param="file", code="missing_required_parameter")
             if not size:
                 raise BadRequest("`file` must not be empty", param="file")
+            check_files(frontend.settings, await asyncio.to_thread(store.files, owner), size)
             made = FileObject(name, size, int(time.time()), given["file"], "batch")
             os.replace(part, store.data(name))
             with room_on_disk():
-                store.add(FileRecord(context.caller.owner, time.time_ns(), made))
+                store.add(FileRecord(owner, time.time_ns(), made))
             shown = True
         finally:
             part.unlink(missing_ok=True)

@@ -21,6 +21,9 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(gt=0, description="longest line of a batch; `body_limit_mb` is the most")
     ] = 1.0
     batches_inflight: Annotated[int, Meta(ge=1, le=1024, description="requests of batches in work at once")] = 16
+    owner_files: Annotated[int, Meta(ge=0, description="most files of one key; 0: no quota")] = 0
+    owner_files_mb: Annotated[float, Meta(ge=0, description="all files of one key together; 0: no quota")] = 0.0
+    owner_batches: Annotated[int, Meta(ge=0, description="most batches in work of one key; 0: no quota")] = 0
 
     @property
     def limit(self) -> int:
