@@ -95,7 +95,7 @@ class Node:
         self.pids = [row["pid"] for row in rows if row["component"] == "Worker"]
 
     def _dynamo(self, *words: str) -> str:
-        command = [*self.ours._dynamo(), *words]
+        command = [*self.ours.dynamo(), *words]
         return subprocess.run(command, env=self.ours.env, cwd=ROOT, capture_output=True, text=True).stdout
 
     def said(self) -> str:

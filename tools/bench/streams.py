@@ -59,7 +59,7 @@ class Ours:
             port: int = sock.getsockname()[1]
         self.env = {**os.environ, "DYNAMOD_SOCKET": f"{self.folder}/d.sock", "DYN_TOKEN_ECHO_DELAY_MS": str(pace)}
         self.env["PYTHONPATH"] = os.pathsep.join([ROOT, self.env.get("PYTHONPATH", "")])
-        command = [*self._dynamo(), "serve", "-f", "configs/agg.yaml", f"--Worker.engine={engine}"]
+        command = [*self.dynamo(), "serve", "-f", "configs/agg.yaml", f"--Worker.engine={engine}"]
         command += [*more, f"--Worker.model={model}", "--Worker.served-model-name=bench", f"--Frontend.port={port}"]
         self.process = subprocess.Popen(
             command,
@@ -74,16 +74,18 @@ class Ours:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit("dynamo serve did not start")
             time.sleep(0.1)
-        answer = subprocess.run(
-            [*self._dynamo(), "ps", "--output", "json"], env=self.env, cwd=ROOT, capture_output=True
-        )
+        self.server = Server(port, "bench", self.pids("Frontend")[0], self.pids("Worker")[0])
+
+    def pids(self, component: str) -> list[int]:
+        """The processes of a component."""
+        answer = subprocess.run([*self.dynamo(), "ps", "--output", "json"], env=self.env, cwd=ROOT, capture_output=True)
         rows = json.loads(answer.stdout)
         rows = rows["components"] if isinstance(rows, dict) else rows
-        pids = {row["component"]: row["pid"] for row in rows}
-        self.server = Server(port, "bench", pids["Frontend"], pids["Worker"])
+        return [row["pid"] for row in rows if row["component"] == component]
 
     @staticmethod
-    def _dynamo() -> list[str]:
+    def dynamo() -> list[str]:
+        """The command `dynamo` of this checkout."""
         return [sys.executable, "-c", "from dynamod.cli.main import dynamo; dynamo()"]
 
     @staticmethod
