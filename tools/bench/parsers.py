@@ -40,12 +40,17 @@ def cost(name: str, text: tuple[str, ...], tokens: int) -> float:
 
 
 def seconds(form: Format, text: str, size: int) -> tuple[float, float]:
-    """CPU time of all, and of the longest turn: by the clock other programs of the machine would count too."""
+    """CPU time of all, and of the longest turn: by the clock other programs of the machine would count too.
+
+    Turns of a text in small pieces are not looked at: reading that clock would cost as much as they do.
+    """
     parser = make_parser(form.tool, form.reasoning, TOOLS, seed="s", prompt=form.prompt)
     begun, last, longest = time.process_time(), time.thread_time(), 0.0
 
     def turn() -> None:
         nonlocal last, longest
+        if size < len(text):
+            return
         now = time.thread_time()
         longest, last = max(longest, now - last), now
 
