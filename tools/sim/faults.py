@@ -70,11 +70,10 @@ class Plan:
     def strikes(self) -> int:
         """Workers that a poison request may crash or stop: two, where ingresses always learn how a worker has ended.
 
-        Another poison request, or a fault, that is taken for its doing may hide it once. Elsewhere as many as it may be
-        sent to; a send after which it made room for the trial of another poison request counts as none.
+        Another poison request, or a fault, that is taken for its doing may hide it once.
         """
         if any(event.fault not in TOLD for event in self.events):
-            return (MIGRATIONS + 1) * (2 if self.prefill else 1) + max(0, len(self.poison) - 1)
+            return (MIGRATIONS + 1) * (2 if self.prefill else 1)
         hidden = len(self.poison) + sum(event.fault in HITS for event in self.events)
         return 1 + hidden
 

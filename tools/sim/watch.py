@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from dynamod.features.prefill.handoff import LEASE
-from dynamod.features.prefill.remote import TRIES
 from dynamod.ingress.processor import CLOCK
 from dynamod.router.placement import Placement
 from dynamod.router.router import Router
@@ -48,9 +47,8 @@ class Watch:
     def look(self, now: float) -> None:
         """Nothing waits past its clock, and daemons know who responds."""
         for client in self._clients.values():
-            # A suspect may wait for a worker that takes nothing else, and then for such a prefill worker. What is
-            # lost on the way to a prefill worker costs a clock, too, before the next one is asked.
-            patience = PATIENCE + (CLOCKS.first or 0.0) * TRIES * client.needs_prefill
+            # A suspect may wait for a worker that takes nothing else, and then for such a prefill worker.
+            patience = PATIENCE + (CLOCKS.first or 0.0) * client.needs_prefill
             if not client.end and now - client.active > patience and client.id not in self._late:
                 self._late.add(client.id)
                 self._log.violate("clocks", f"{client.id} has got nothing for {now - client.active:.1f} s")
