@@ -51,8 +51,8 @@ GROUPS = (
             Variable(
                 "DYNAMOD_REMOTE_COMMANDS",
                 "`read`",
-                "commands that this node takes from other nodes; `read`: those that change nothing; `all`: also those "
-                "that change something, like `scale`, but `serve` and `reload`; `off`: none",
+                "commands that this node takes from other nodes; `read`: commands that change nothing; `all`: every "
+                "command except `serve` and `reload`; `off`: none",
             ),
             Variable("NATS_SERVER", "", "servers for requests between nodes, like `nats://host:4222`; with commas"),
             Variable("NATS_AUTH_USERNAME", "", "user at NATS; needs the password"),
