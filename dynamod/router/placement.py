@@ -1,6 +1,6 @@
 """A request's place at an instance: how it is asked for, held while the instance works on it, and given back."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -25,15 +25,16 @@ class Placement:
 
     `decision` says why it is there. `alone`: the instance takes no other request until this one has `passed`, because
     it may be the cause of a crash; `shared`: some that were there could not leave; `guilty`: it was the cause;
-    `untried`: there was no time to try it alone. `leave`:
-    set by the holder of the placement; called when the instance is needed for such a request, it returns whether this
-    one has left. `stays`: set by the holder too; whether `leave` would refuse now. `first_token`: set by the caller
-    that has the prompt computed elsewhere.
+    `untried`: there was no time to try it alone. `leave`: set by the holder of the placement; called when the instance
+    is needed for such a request, it returns whether this one has left. `stays`: set by the holder too; whether `leave`
+    would refuse now. `made_room`: the placements of the requests that have left for this one. `cause`: why the instance
+    ended, where it ended after this request had left for another one and before the other one had begun. `first_token`:
+    set by the caller that has the prompt computed elsewhere.
     """
 
     __slots__ = (
-        *("_changed", "_router", "alone", "decision", "first_token", "guilty"),
-        *("instance", "leave", "shared", "stays", "untried"),
+        *("_changed", "_router", "alone", "cause", "decision", "first_token", "guilty"),
+        *("instance", "leave", "made_room", "shared", "stays", "untried"),
     )
 
     def __init__(
@@ -41,6 +42,8 @@ class Placement:
     ) -> None:
         self.instance, self.decision, self.alone = instance, decision, alone
         self.guilty = self.shared = self.untried = False
+        self.made_room: Sequence[Placement] = ()
+        self.cause = ""
         self._router, self._changed = router, changed
         self.leave: Callable[[], bool] = _refuses
         self.stays: Callable[[], bool] = _remains

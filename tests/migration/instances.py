@@ -162,6 +162,8 @@ class Charge:
         self.air, self.instance, self.alone = air, instance, alone
         self.shared = self.guilty = False
         self.untried = air.untried
+        self.made_room: Sequence[Charge] = ()
+        self.cause = ""
         self.leave: Any = None
         self.passes = 0
 

@@ -89,6 +89,7 @@ class Client:
         self.asked: set[int] = set()  # instances that were asked to compute its prompt
         self.vain: set[int] = set()  # instances that waited for its prompt in vain: they may have it again
         self.hit: set[str] = set()  # processes that crashed or hung while it was there
+        self.room: set[str] = set()  # processes that it left only for the trial of another
         self.relinked = False  # a link between nodes has failed while it was there: it may try all again
         self.strikes = 0  # workers that it has crashed or stopped
         self.blocks = frozenset(block_hashes(tokens.pack(planned.prompt), BLOCK))
@@ -124,10 +125,19 @@ class Client:
         self.ended(self)
         self._log("request", f"{self.id} {end} with {self.tokens} tokens, {len(self.sends)} sends{detail}")
 
-    def was_at(self, process: Process) -> None:
-        """Count a worker that crashed or hung while it had the request or its prompt."""
-        if process.name in (self.at, self.computing):
+    def was_at(self, process: Process, *, untried: bool = False) -> None:
+        """Count a worker that crashed or hung while it had the request or its prompt.
+
+        `untried`: the worker has not begun the trial for which others have left: it ended in a step that had these.
+        """
+        if process.name in (self.at, self.computing) or (untried and process.name in self.room):
             self.hit.add(process.name)
+
+    def waits_at(self, process: Process) -> bool:
+        """Whether the request is at a worker that has not taken it."""
+        return (
+            self.at == process.name and not self.end and (found := self._in_flight) is not None and not found.accepted
+        )
 
     def leave(self) -> None:
         """The client goes away."""
@@ -148,7 +158,11 @@ class Client:
         self.active = self._now()
         if self.end:
             self._log.violate("nothing after the end", f"{self.id} was sent again after it was {self.end}")
-        again = self._made_room() | self.vain  # seen at each send: later the request may have left its run
+        room = self._made_room()
+        if self.on in room:
+            self.room.add(self.at)
+        self.room.discard(instance.process)
+        again = room | self.vain  # seen at each send: later the request may have left its run
         met = instance.instance_id in self.sends and instance.instance_id not in again
         if met and not self.relinked:
             self._log.violate("no instance twice", f"{self.id} was sent to {instance.process} again")

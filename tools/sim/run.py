@@ -236,8 +236,9 @@ class Driver(Actor):
 
     def _hit(self, process: Process) -> None:
         """A process crashed or hung: it may have been for any of the requests that it has, or the prompts."""
+        untried = any(client.waits_at(process) for client in self.clients)
         for client in self.clients:
-            client.was_at(process)
+            client.was_at(process, untried=untried)
 
     def _left(self, client: Client, process: Process, session: int | None, died: float) -> None:
         """Check that a client has left a dead process. `session`: of the daemon that could tell; None: none could."""

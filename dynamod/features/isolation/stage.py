@@ -43,12 +43,14 @@ class IsolationStage(Stage):
         self.suspect = self._ever = suspect
         self.deaths = int(suspect)
         self._ended: set[int] = set()  # instances whose end was judged
+        self._left: list[Placement] = []  # places that it has left for a trial; see `_judge_left`
 
     async def place(self, ask: Ask, proceed: Place) -> Placement:
         """A suspect asks for an instance alone. Another place means that another request was convicted meanwhile.
 
         Or there is no time to try the suspect: then its crashes still count.
         """
+        self._judge_left()
         placement = await proceed(ask if ask.alone == self.suspect else ask._replace(alone=self.suspect))
         if self.suspect and not placement.alone:
             self.suspect, self.deaths = False, self.deaths if placement.untried else 0
@@ -63,8 +65,23 @@ class IsolationStage(Stage):
             # A request that waits for `Accepted` is not the cause: the instance was dead, or hung, before.
             begun = self._flight.accepted or not placement.alone
             alone = placement.alone and not placement.shared and begun
-            await self.blame(placement.instance, None, placement, alone=alone, begun=begun)
+            cause = await self.blame(placement.instance, None, placement, alone=alone, begun=begun)
+            if not begun:
+                for other in placement.made_room:
+                    other.cause = cause
+        elif broken is not None and broken.displaced and not broken.pause:  # with a pause: the instance never had it
+            self._left.append(placement)
         return broken
+
+    def _judge_left(self) -> None:
+        """Count the instances that crashed or hung in the step that this request was in when it left for a trial.
+
+        The worker accepts a suspect after the step that runs then. A worker that ends before has ended in that step.
+        Raises EngineFailed where one of them is the second.
+        """
+        for place in [one for one in self._left if one.cause]:
+            self._left.remove(place)
+            self.died(place.instance, place.cause, None, alone=False, begun=True)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
         """Wait until the instance has lived through this request: some of its answer has come, or the attempt ended."""

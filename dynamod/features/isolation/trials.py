@@ -245,10 +245,11 @@ class Isolation:
                     f"that cannot move to another one, for more than {limit:g} s."
                 )
                 raise Overloaded(text, retry_after=limit)
-        left = [one for one in active.at(chosen) if isinstance(one, Placement) and not one.leave()]
+        others = [one for one in active.at(chosen) if isinstance(one, Placement)]
+        gone = [one for one in others if one.leave()]
         placement = desk.place(key, message)
         if placement is not None:
-            placement.shared = bool(left)
+            placement.shared, placement.made_room = len(gone) < len(others), gone
         return placement
 
     def _acquit(self, suspect: Waiting) -> None:

@@ -153,11 +153,16 @@ class RemotePrefill:
         counts, needed = self._counts(card.base), card.capabilities.needs_prefill
         if not needed and not self._view.served(card.name, card, PREFILL).instances:
             return None
+        asked = msgspec.structs.replace(prompt, instance=None)
+        taken: set[int] = set()  # prefill workers that try another request alone: others come first
         while True:
+            if taken and not self._dispatcher.available(card, asked, {*tried, *taken}, pool=PREFILL):
+                taken.clear()
+                await asyncio.sleep(TRIAL_PAUSE)
             place = self._dispatcher.acquire(
                 card,
-                msgspec.structs.replace(prompt, instance=None),
-                tried,
+                asked,
+                {*tried, *taken},
                 pool=PREFILL,
                 waits=needed,
                 again=needed,
@@ -172,7 +177,7 @@ class RemotePrefill:
             try:
                 remote = await self._begun(decided, request, counts)
             except _Displaced:
-                await asyncio.sleep(TRIAL_PAUSE)
+                taken.add(decided.instance.instance_id)
                 continue
             except RequestError as error:
                 counts.failed += 1

@@ -8,7 +8,7 @@ import pytest
 from dynamod.features.isolation.stage import PASSED_AFTER
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import PASSED, TRIAL_PAUSE, TRIAL_TAKEN
-from tests.migration.instances import virtual
+from tests.migration.instances import Charge, virtual
 
 
 @virtual
@@ -116,6 +116,44 @@ async def test_it_makes_room_for_a_trial_and_may_come_back(words: Any) -> None:
     send.tokens(3, 0, finish="eos")
     await air.settle()
     assert air.client.answer == "abc"
+
+
+@virtual
+async def test_an_instance_that_crashes_before_a_trial_begins_there_counts_for_those_that_left(words: Any) -> None:
+    """The worker accepts a suspect after the step that runs then: it ended in the step of those that left."""
+    trial = words.Air(suspect=True)
+    send = await trial.start()
+    other = trial.charged.made_room = [Charge(trial, trial.charged.instance)]
+    trial.crashes[1] = "its process was unresponsive"
+    send.lose()
+    await trial.settle()
+    assert (other[0].cause, trial.guilty) == ("its process was unresponsive", [])
+    trial.last.accept()
+    other = trial.charged.made_room = [Charge(trial, trial.charged.instance)]
+    trial.crashes[2] = "exit code 1"
+    trial.last.lose()
+    await trial.settle()
+    assert (other[0].cause, trial.guilty) == ("", ["exit code 1"]), "the trial had begun: it is the cause"
+
+
+@virtual
+async def test_who_left_an_instance_that_crashed_in_that_step_is_tried_alone_and_ends_with_the_second(
+    words: Any,
+) -> None:
+    air = words.Air(5)
+    await air.start()
+    for number in (1, 2, 3):
+        left = air.charged
+        air.busy.add(left.instance.instance_id)
+        assert left.leave()
+        await air.settle()
+        if number != 2:  # nothing happened to the second one
+            left.cause = f"crash {number}"
+        assert (len(air.sends), air.suspected) == (number + 1, ["r"] * (number > 1))
+    assert air.alone == [False, False, True, True]
+    assert air.charged.leave()
+    await air.settle()
+    assert str(air.error) == "crash 3; it is the second worker that ended with this request"
 
 
 @virtual

@@ -15,7 +15,7 @@ from dynamod.features.prefill.stage import PrefillWorkerLost
 from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.errors import EngineFailed
 from dynamod.message.ingress import Accepted, Failed, Items
-from dynamod.message.worker import TRIAL_TAKEN, Generate, Handoff, TransferShape
+from dynamod.message.worker import TRIAL_PAUSE, TRIAL_TAKEN, Generate, Handoff, TransferShape
 from dynamod.migration.base import Limits
 from dynamod.router.placement import Placement
 from dynamod.router.router import Prompt
@@ -35,6 +35,7 @@ class Prefills:
         self.cancelled = self.held = self.confirmed = 0
         self.quarantine: set[int] = set()
         self.tried: set[int] = set()
+        self.workers = 1
         self.taken = 0  # so many times the worker tries another request alone
         self.silent = False
         self.requests: list[Any] = []
@@ -54,6 +55,9 @@ class Prefills:
         self.asked.append(set(tried))
         self.placed = self.place(max(tried, default=0) + 1, alone=alone)
         return self.placed
+
+    def available(self, _card: Any, _prompt: Any, tried: set[int], **_how: Any) -> bool:
+        return len(tried) < self.workers
 
     def place(self, number: int = 0, *, alone: bool = False) -> Any:
         self.held += 1
@@ -159,6 +163,18 @@ async def test_a_worker_that_tries_another_is_asked_again() -> None:
     prompt, _ = await prefills.begun()
     assert prefills.asked == [set()] * 4
     assert prefills.counts["m"].failed == 0
+    prompt.close()
+
+
+@virtual
+async def test_others_are_asked_before_a_worker_that_tries_another() -> None:
+    prefills = Prefills()
+    prefills.workers, prefills.taken = 2, 3
+    began = asyncio.get_running_loop().time()
+    prompt, _ = await prefills.begun()
+    assert prefills.asked == [set(), {1}, set(), {1}]
+    assert prompt.instance.instance_id == 2
+    assert asyncio.get_running_loop().time() - began == pytest.approx(TRIAL_PAUSE), "one pause, where no other is left"
     prompt.close()
 
 

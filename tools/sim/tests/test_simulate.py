@@ -34,6 +34,7 @@ def test_seeds_hold(first: int) -> None:
     [
         5,
         22,
+        877,
         957,
         1631,
         7034,
@@ -57,6 +58,7 @@ def test_seeds_hold(first: int) -> None:
         5700333,
         6000166,
         7000626,
+        7000883,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
