@@ -63,7 +63,7 @@ class GraphChange:
         await runner.supervised.end(ends, timeout)
         close_all(unused)
         for running in stale:
-            running.sockets = ()
+            running.leave_sockets()
         if runner.supervised.supervisor is not supervisor:  # the graph was stopped meanwhile
             for name, indexes in replicas.items():
                 for index in indexes:

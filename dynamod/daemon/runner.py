@@ -259,4 +259,5 @@ class GraphRunner:
             for index in list(running.replicas):
                 running.give_back(index)
             close_all(running.sockets)
+            running.leave_sockets()
         self.groups.clear()

@@ -11,6 +11,7 @@ import msgspec
 from dynamod.actor import Backoff, Spec
 from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import DynamodError, UserError
+from dynamod.message.shares import forget, shared_memory
 from dynamod.runtime.components import starts_workers
 from dynamod.runtime.liveness import Clocks, clocks_of
 from dynamod.runtime.paths import worker_socket_path
@@ -37,7 +38,7 @@ class Running:
     them, which the supervisor must know apart: `children` has the name of the process that is the replica (when it is
     another one), `others` the processes on their way in or out, with the replica they belong to.
     `roles`: of the workers of a replica that have changed theirs, also when its process is started again.
-    `leaving`: replicas that end for good.
+    `leaving`: replicas that end for good. `memory`: in which its processes count their clients, see `message.shares`.
     """
 
     runner: "GraphRunner"
@@ -49,6 +50,7 @@ class Running:
     roles: dict[int, dict[str, DisaggregationMode]] = field(default_factory=dict[int, dict[str, DisaggregationMode]])
     others: dict[str, int] = field(default_factory=dict[str, int])
     leaving: set[int] = field(default_factory=set[int])
+    memory: int | None = None
 
     def name(self, index: int) -> str:
         """What users call a replica: `Worker.0`."""
@@ -96,7 +98,16 @@ class Running:
         """A replica is gone for good."""
         self.replicas.pop(index, None)
         self.roles.pop(index, None)
+        if self.memory is not None:
+            forget(self.memory, index)
         self.runner.node.gpus.give_back(self.full_name(index))
+
+    def leave_sockets(self) -> None:
+        """Its processes have ended, or others have the sockets now."""
+        self.sockets = ()
+        if self.memory is not None:
+            os.close(self.memory)
+            self.memory = None
 
     async def switch(self, index: int, role: DisaggregationMode, timeout: float, epoch: int | None) -> None:
         """Have the worker of a replica change its role. Raises UserError."""
@@ -121,7 +132,10 @@ class Running:
         """How to start replica `index`, under the supervisor's name `child`."""
         runner, environ, clocks = self.runner, self._environment(index), self.clocks()
         origin = replace(runner.origin, python=self.group.python or runner.origin.python)
-        fds = [sock.fileno() for sock in self.sockets]
+        if self.sockets and self.memory is None:
+            self.memory = shared_memory()
+        memory = () if self.memory is None else (self.memory,)
+        fds = [*(sock.fileno() for sock in self.sockets), *memory]
         warm = "ingress" if self.sockets else "worker"
 
         def factory() -> Process:
@@ -141,7 +155,8 @@ class Running:
         services = []
         for spec in self.group.services:
             listens = listener is not None and spec.name == listener[0].name
-            sockets = http_sockets(len(self.sockets)) if listens else {}  # no other descriptors go with the plan
+            # no other descriptors go with the plan
+            sockets = http_sockets(len(self.sockets), shares=self.memory is not None) if listens else {}
             role = self.roles.get(index, {}).get(spec.name)
             services.append(ServicePlan(spec.name, spec.to_dict(), spec.component_kind, sockets, role))
         return HostPlan(

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import ContentEncodingError, LineTooLong
 
 from dynamod.message.errors import BadRequest, Internal, RequestError
+from dynamod.message.shares import Shares
 from dynamod.observe.bounded import bounded
 
 from .body import unsupported_encoding
@@ -153,10 +154,14 @@ def _waiting(transport: asyncio.BaseTransport) -> int:
 
 
 class HttpServer(web.Server):
-    """Makes a `Connection` per client; a handler whose client leaves is cancelled."""
+    """Makes a `Connection` per client; a handler whose client leaves is cancelled.
 
-    def __init__(self, handler: Handler, client_timeout: float) -> None:
+    Clients that leave are counted in `shares`.
+    """
+
+    def __init__(self, handler: Handler, client_timeout: float, shares: Shares | None = None) -> None:
         super().__init__(handler, handler_cancellation=True)
+        self._shares = shares
         self._client_timeout = client_timeout
         self._most = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE, 16)
         self._full = False
@@ -165,6 +170,12 @@ class HttpServer(web.Server):
     def waits(self) -> bool:
         """Whether a connection has not sent its first request."""
         return any(cast("Connection", one).is_new for one in self.connections)
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """A client has left (called by its connection)."""
+        if self._shares is not None:
+            self._shares.closed()
+        super().connection_lost(handler, exc)
 
     def __call__(self) -> Connection:
         """Called by the event loop for each new client."""

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 from aiohttp import web
 
 from dynamod.message.errors import Internal, Overloaded, RequestError
+from dynamod.message.shares import Shares
 from dynamod.observe.frequent import write_waiting
 from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
 
+from .accepting import Listener
 from .answer import json_response
 from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
@@ -30,15 +32,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dynamod.frontend")
 
-BACKLOG = 4096
-"""Connections that wait to be accepted."""
-
 State = Callable[[], Mapping[str, Any]]
 """Returns `endpoints` (names of what can be asked now) and `instances` (JSON-like rows that requests go to)."""
 
 _FLUSH = 1.0  # seconds that ended streams have to tell their clients
 _FIRST_REQUEST = 0.5  # seconds for the first request of a connection that was accepted before the listener closed
-_ACCEPTING = 0.01  # seconds until what was accepted is known here
+_ACCEPTING = 0.01  # seconds between looks whether it has come
 
 
 class Server:
@@ -62,7 +61,8 @@ class Server:
         self.keys = Keys(settings)
         self._origins = settings.origins
         self._http: HttpServer | None = None
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
+        self._shares: Shares | None = None
         self._busy: dict[RequestContext, Connection] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -75,22 +75,33 @@ class Server:
         """The port it listens on. Raises RuntimeError before `start`."""
         if not self._listeners:
             raise RuntimeError("the server is not listening")
-        return int(self._listeners[0].sockets[0].getsockname()[1])
+        return int(self._listeners[0].sock.getsockname()[1])
 
     @property
     def inflight(self) -> int:
         """Requests in work."""
         return len(self._busy)
 
-    async def start(self, *sockets: socket.socket) -> None:
-        """Listen on `sockets`, bound or listening already, of one port. Raises UserError when TLS files are wrong."""
+    async def start(
+        self,
+        *sockets: socket.socket,
+        spawn: Callable[[Coroutine[Any, Any, None]], Any],
+        shares: Shares | None = None,
+    ) -> None:
+        """Accept clients at `sockets`, which are bound, of one port. Raises UserError when TLS files are wrong.
+
+        `spawn`: runs a coroutine as a task of the owner. `shares`: what the processes that accept there with this one
+        know of each other; None: it is alone.
+        """
         tls = self.settings.tls()
         self._stopping = False
-        self._http = HttpServer(self._handle, self.settings.client_timeout)
-        loop = asyncio.get_running_loop()
+        self._http, self._shares = HttpServer(self._handle, self.settings.client_timeout, shares), shares
+        if shares is not None:
+            shares.join()
         hosts = [str(sock.getsockname()[0]) for sock in sockets]
-        for sock in sockets:
-            self._listeners.append(await loop.create_server(self._http, sock=sock, ssl=tls, backlog=BACKLOG))
+        self._listeners = [Listener(sock, self._http, tls, shares, spawn) for sock in sockets]
+        for listener in self._listeners:
+            listener.start()
         self.keys.watch()
         secure = "on" if tls is not None else "off"
         log.info("listening on %s port=%d tls=%s", ",".join(hosts), self.port, secure)
@@ -109,6 +120,8 @@ class Server:
         self.keys.close()
         for listener in self._listeners:
             listener.close()
+        if self._shares is not None:
+            self._shares.leave()
         await self._wait_first_requests()
         self._http.pre_shutdown()
         busy = set(self._busy.values())
@@ -120,8 +133,6 @@ class Server:
             context.abort(Overloaded("the server is shutting down", code="shutting_down", retry_after=1))
         await self._wait_idle(_FLUSH)
         await self._http.shutdown(0.05)
-        for listener in self._listeners:
-            await listener.wait_closed()
         await self._wait_idle(_FLUSH)
         self._http = None
         self._listeners.clear()
@@ -133,8 +144,7 @@ class Server:
         """Wait until each new connection has sent a request: a client whose connection breaks cannot know its fate."""
         assert self._http is not None
         end = time.monotonic() + _FIRST_REQUEST
-        await asyncio.sleep(_ACCEPTING)
-        while self._http.waits() and time.monotonic() < end:  # noqa: ASYNC110
+        while time.monotonic() < end and (self._http.waits() or any(one.beginning for one in self._listeners)):
             await asyncio.sleep(_ACCEPTING)
 
     async def _wait_idle(self, seconds: float) -> None:

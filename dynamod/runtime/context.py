@@ -43,7 +43,7 @@ from dynamod.transport.unix import UnixServer
 from dynamod.transport.waiting import comes
 
 from .dispatcher import EndpointDispatcher, Make
-from .plan import HostPlan, ServicePlan
+from .plan import SHARES, HostPlan, ServicePlan
 from .transports import READY, TransportSelector
 
 log = logging.getLogger("dynamod.daemon")
@@ -233,7 +233,13 @@ class ComponentContext:
 
     def listeners(self) -> list[socket.socket]:
         """The listening sockets that the daemon bound for this component, one per address."""
-        return [socket.socket(fileno=self.process_context.fds[place]) for place in self.service.sockets.values()]
+        places = [place for purpose, place in self.service.sockets.items() if purpose != SHARES]
+        return [socket.socket(fileno=self.process_context.fds[place]) for place in places]
+
+    def shares(self) -> int | None:
+        """The memory in which the processes that share these sockets count their clients; None: there is none."""
+        place = self.service.sockets.get(SHARES)
+        return None if place is None else self.process_context.fds[place]
 
     def address(self, endpoint: str) -> Address:
         """The address of one of the component's endpoints."""

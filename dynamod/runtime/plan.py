@@ -14,7 +14,8 @@ class ServicePlan(msgspec.Struct, frozen=True):
     """One service in a process. `component_kind`: its actor, as in `graph.ServiceSpec`; empty: `spec` is loaded.
 
     `spec`: `graph.ServiceSpec` as a dict. `sockets`: listening sockets by purpose, as places in the list of
-    descriptors sent with the plan. `role`: of a worker, instead of its disaggregation mode.
+    descriptors sent with the plan, and the memory that counts their clients (`SHARES`). `role`: of a worker, instead of
+    its disaggregation mode.
     """
 
     name: str
@@ -45,10 +46,16 @@ class HostPlan(msgspec.Struct, frozen=True):
 HTTP = "http"
 """Purpose of the first socket on which clients are served; the others are called `http.1`, `http.2`, and so on."""
 
+SHARES = "shares"
+"""Purpose of the memory in which the processes that share these sockets count their clients, see `http.accepting`."""
 
-def http_sockets(count: int) -> dict[str, int]:
-    """`ServicePlan.sockets` of a service that serves clients on the first `count` descriptors of the plan."""
-    return {f"{HTTP}.{place}" if place else HTTP: place for place in range(count)}
+
+def http_sockets(count: int, *, shares: bool = False) -> dict[str, int]:
+    """`ServicePlan.sockets` of a service that serves clients on the first `count` descriptors of the plan.
+
+    `shares`: the descriptor after them is the memory in which clients are counted.
+    """
+    return {f"{HTTP}.{place}" if place else HTTP: place for place in range(count)} | ({SHARES: count} if shares else {})
 
 
 encode = msgspec.json.Encoder().encode

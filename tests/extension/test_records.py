@@ -1,5 +1,6 @@
 """Records of requests, read by a toy feature."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +58,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Reading:
 
 
 async def asked(server: Server, *requests: dict[str, Any]) -> list[int]:
-    await server.start(listener())
+    await server.start(listener(), spawn=asyncio.create_task)
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
             found = []

@@ -1,5 +1,6 @@
 """What a feature adds to each HTTP server, by a feature that notes visits."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ def only_visits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def asked(server: Server, path: str) -> tuple[int, str]:
-    await server.start(listener())
+    await server.start(listener(), spawn=asyncio.create_task)
     try:
         url = f"http://127.0.0.1:{server.port}{path}"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:

@@ -78,7 +78,7 @@ HANDLERS = {"/stream": stream, "/fast": fast, "/slow": slow, "/evil": evil, "/la
 async def port() -> Any:
     routes = [Route(method, path, one) for path, one in HANDLERS.items() for method in ("GET", "POST")]
     server = Server(FrontendSettings(), routes, dict)
-    await server.start(listener())
+    await server.start(listener(), spawn=asyncio.create_task)
     yield server.port
     await server.stop(0)
 

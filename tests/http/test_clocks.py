@@ -25,7 +25,7 @@ async def take(context: RequestContext) -> web.Response:
 @asynccontextmanager
 async def serve() -> AsyncIterator[int]:
     server = Server(FrontendSettings(host="127.0.0.1", port=0), [Route("POST", "/take", take)], dict)
-    await server.start(listener())
+    await server.start(listener(), spawn=asyncio.create_task)
     try:
         yield server.port
     finally:

@@ -250,7 +250,7 @@ async def server(file: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     routes = [Route("POST", "/v1/things", things, guarded=True), Route("GET", "/v1/things", things, guarded=True)]
     routes += [Route(method, "/v1/files", things, guarded=True, counted=True) for method in ("GET", "DELETE")]
     made = Server(FrontendSettings(host="127.0.0.1", port=0, client_keys_file=str(file)), routes, dict)
-    await made.start(listener())
+    await made.start(listener(), spawn=asyncio.create_task)
     async with aiohttp.ClientSession(f"http://127.0.0.1:{made.port}") as session:
 
         async def ask(key: str, method: str = "POST", path: str = "/v1/things") -> tuple[int, Any, Any]:

@@ -1,5 +1,6 @@
 """Routes as data, and a server that has nothing but them."""
 
+import asyncio
 import gc
 import weakref
 from typing import Any
@@ -82,7 +83,7 @@ async def test_what_a_refused_request_held_is_free_at_once() -> None:
         raise BadRequest("no")
 
     server = Server(FrontendSettings(host="127.0.0.1", port=0), [Route("GET", "/refuse", refuse)], dict)
-    await server.start(listener())
+    await server.start(listener(), spawn=asyncio.create_task)
     gc.disable()
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
@@ -107,7 +108,7 @@ def test_the_folder_of_a_guarded_route_is_guarded(path, guarded) -> None:
 async def test_a_server_of_routes_alone() -> None:
     state = {"endpoints": ["dyn://a.b.c"], "instances": []}
     server = Server(FrontendSettings(host="127.0.0.1", port=0, api_keys="key"), ROUTES, lambda: state)
-    await server.start(listener())
+    await server.start(listener(), spawn=asyncio.create_task)
     async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
 
         async def get(path: str, **headers: str):
@@ -140,7 +141,7 @@ async def test_a_server_of_routes_alone() -> None:
 )
 async def test_an_open_port_without_keys_is_said(host: str, keys: str, warns: bool, caplog) -> None:
     server = Server(FrontendSettings(host=host, port=0, api_keys=keys), ROUTES, dict)
-    await server.start(*listen(hosts_of(host), 0, "Frontend"))
+    await server.start(*listen(hosts_of(host), 0, "Frontend"), spawn=asyncio.create_task)
     port = server.port
     await server.stop(grace=0)
     assert (f"other machines may use the models at port {port}" in caplog.text) == warns

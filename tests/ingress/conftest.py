@@ -125,7 +125,7 @@ async def serve(backend: FakeBackend) -> AsyncIterator[Callable[..., Awaitable[S
             listener(),
         )
         try:
-            await server.start(sock)
+            await server.start(sock, spawn=asyncio.create_task)
         except BaseException:
             sock.close()
             raise
@@ -221,7 +221,7 @@ def threaded() -> Iterator[tuple[str, int, FakeBackend]]:
     async def begin() -> None:
         fake = FakeBackend()
         server = make_server(FrontendSettings(host="127.0.0.1", port=0), fake)
-        await server.start(listener())
+        await server.start(listener(), spawn=asyncio.create_task)
         ready.append((server, fake))
         begun.set()
 

@@ -259,7 +259,7 @@ async def test_a_given_socket_is_used(backend, connect) -> None:
         if listening:
             sock.listen(5)
         server = make_server(FrontendSettings(port=1), backend)
-        await server.start(sock)
+        await server.start(sock, spawn=asyncio.create_task)
         assert server.port == sock.getsockname()[1]
         client = await connect(server)
         client.writer.write(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -152,7 +152,7 @@ class Inside:
         await until(lambda: (model := processor.model("bench")) is not None and model.tokenizer.backend == "fastokens")
         self._http = make_server(extended(FrontendSettings)(host="127.0.0.1", port=0), backend)
         listener = socket.create_server(("127.0.0.1", 0))
-        await self._http.start(listener)
+        await self._http.start(listener, spawn=asyncio.create_task)
         self.port = self._http.port
         return self
 

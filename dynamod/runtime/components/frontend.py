@@ -16,6 +16,7 @@ from dynamod.http.settings import FrontendSettings, from_environment
 from dynamod.ingress.api.table import make_server
 from dynamod.ingress.processor import GetBackend, ProcessorBackend
 from dynamod.message.errors import UserError
+from dynamod.message.shares import PROCESSES, Shares
 from dynamod.runtime.context import ComponentContext
 from dynamod.runtime.progress import progress
 
@@ -44,7 +45,9 @@ class FrontendComponent(Actor):
         routes = [Route("GET", "/health/progress", self._progress)]
         self._server = make_server(settings, backend, self._families, routes, self._where)
         ctx.process_context.http.append(self._server.metrics)
-        await self._server.start(*ctx.listeners())
+        memory, index = ctx.shares(), ctx.process_context.plan.index
+        shares = None if memory is None or index >= PROCESSES else Shares(memory, index)
+        await self._server.start(*ctx.listeners(), spawn=self.context.task, shares=shares)
         self._background = [self.context.task(work()) for work in self._server.background]
 
     def _where(self) -> tuple[str, str]:

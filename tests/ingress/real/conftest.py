@@ -332,7 +332,7 @@ async def serve(house: House) -> AsyncIterator[Serve]:
 
     async def start(**settings: Any) -> str:
         server = make_server(extended(FrontendSettings)(host="127.0.0.1", port=0, **settings), house.backend)
-        await server.start(listener())
+        await server.start(listener(), spawn=asyncio.create_task)
         servers.append(server)
         tasks.extend(asyncio.create_task(work()) for work in server.background)
         return f"http://127.0.0.1:{server.port}"
@@ -370,7 +370,7 @@ def living(folder: Path, fill: Fill, delay: str) -> Iterator[SimpleNamespace]:
                 while len(house.processor.cards) < len(house.members):  # noqa: ASYNC110 - loaded in a thread
                     await asyncio.sleep(0.01)
             server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
-            await server.start(listener())
+            await server.start(listener(), spawn=asyncio.create_task)
             found.port, found.house, found.server = server.port, house, server
             begun.set()
             await stop.wait()

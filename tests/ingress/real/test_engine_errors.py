@@ -1,5 +1,6 @@
 """What a text engine says about a request it cannot serve, as the client reads it."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -42,7 +43,7 @@ async def test_an_engines_error_reaches_the_client(
     await house.start()
     member = await house.worker(words.Manual, "m")
     server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
-    await server.start(listener())
+    await server.start(listener(), spawn=asyncio.create_task)
     error, message, more = said
     try:
         client = await connect(server)

@@ -31,7 +31,7 @@ async def test_the_slot_is_freed(house, words, pace, connect, until, record_prop
     member = await house.worker(words.EchoCore if model == "sample" else words.EchoFull, model)
     await until(lambda: model in house.processor.cards)
     server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
-    await server.start(listener())
+    await server.start(listener(), spawn=asyncio.create_task)
     engine = member.engine
     times = []
     try:

@@ -25,7 +25,7 @@ async def front(house: Any) -> AsyncIterator[SimpleNamespace]:
     misbehaving = Misbehaving()
     await house.start()
     server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
-    await server.start(listener())
+    await server.start(listener(), spawn=asyncio.create_task)
     async with TestServer(misbehaving.app, port=free_port()) as upstream, aiohttp.ClientSession() as client:
         url = f"http://127.0.0.1:{server.port}"
 
