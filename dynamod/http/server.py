@@ -144,7 +144,7 @@ class Server:
         """Wait until each new connection has sent a request: a client whose connection breaks cannot know its fate."""
         assert self._http is not None
         end = time.monotonic() + _FIRST_REQUEST
-        while time.monotonic() < end and (self._http.waits() or any(one.beginning for one in self._listeners)):
+        while time.monotonic() < end and (self._http.waits() or any(one.beginning for one in self._listeners)):  # noqa: ASYNC110
             await asyncio.sleep(_ACCEPTING)
 
     async def _wait_idle(self, seconds: float) -> None:
