@@ -170,7 +170,9 @@ class OnDemand(Actor):
         self._by_id: dict[str, Client] = {}
         self.over = asyncio.Event()
         self._machine: Machine | None = None
-        self._troubles = WorkerTroubles(cluster, random, plan.startup, lambda: None, self._ended, patient=True)
+        self._troubles = WorkerTroubles(
+            cluster, random, plan.startup, lambda: None, self._ended, lambda _name: None, patient=True
+        )
         self.faults = Faults(cluster, Plan(plan.events, False, 0), self)
         cluster.booted, cluster.makers["ingress"] = self._booted, self._ingress
         cluster.sent, cluster.gone = self._sent, self._gone

@@ -76,6 +76,7 @@ class Orders:
         self.strike: Callable[[SimulatedPlanner, float], None] = lambda _planner, _seconds: None
         self.by_hand: set[str] = set()
         self.start_failed = False
+        self._failed_at: dict[str, float] = {}  # workers that did not start, and stay down, by the name of their place
         self.count = self.switches = 0
 
     def disturbed(self) -> None:
@@ -89,6 +90,10 @@ class Orders:
     def limited(self, least: int, most: int) -> None:
         """Somebody has set other limits: both count, as a node that begins anew has forgotten them."""
         self._limits.append((least, most))
+
+    def fails(self, place: str) -> None:
+        """A worker does not start."""
+        self._failed_at[place] = self._cluster.system.now()
 
     def came_up(self) -> None:
         """A worker of the pool is ready."""
@@ -143,11 +148,15 @@ class Orders:
             return
         giver, calm = (self._giver(component, order) or planner, component), now - self._disturbed > NEWS
         failed = {one.replica for one in here.replicas if one.state == "Fatal"}
-        if failed.intersection(order.leave):
+        names = {one: f"n{planner.process.node}.{component}{one}" for one in failed.intersection(order.leave)}
+        if any(
+            now - self._failed_at.get(name, 0.0) > self._config["metric-pulling-interval"] for name in names.values()
+        ):
             found = self._failures.setdefault(giver, _Failures())
             if found.order != order.number:  # else that of another node
                 found.count = (found.count if found.last > self._up else 0) + 1
                 found.order, found.last = order.number, now
+        if names:  # perhaps the giver has not learnt yet that they have failed
             return
         before, after = here.wanted, here.wanted if order.switch else order.replicas
         going = {

@@ -149,7 +149,8 @@ class Planners:
         self.machines: dict[int, Machine] = {}
         self.orders = Orders(cluster, self.machines, list(plan.components), plan.config, random, plan.strikes)
         self.orders.strike = self._strike
-        self._troubles = WorkerTroubles(cluster, random, plan.startup, self.orders.came_up, self.orders.ended)
+        orders = self.orders
+        self._troubles = WorkerTroubles(cluster, random, plan.startup, orders.came_up, orders.ended, orders.fails)
         cluster.booted = self._booted
         cluster.makers["planner"] = self._planner
 

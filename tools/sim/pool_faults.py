@@ -31,8 +31,8 @@ class CannotStart(Exception):
 class WorkerTroubles:
     """What pooled workers do before they are ready and when they are to go. `startup`: seconds, on average.
 
-    `came_up()`: one is about to be ready. `ended`: one ends. `patient`: a drain has so much time that only the end of
-    the fault ends it.
+    `came_up()`: one is about to be ready. `ended`: one ends. `failed`: the one at a place of that name does not start.
+    `patient`: a drain has so much time that only the end of the fault ends it.
     """
 
     def __init__(
@@ -42,11 +42,12 @@ class WorkerTroubles:
         startup: float,
         came_up: Callable[[], None],
         ended: Ended,
+        failed: Callable[[str], None],
         *,
         patient: bool = False,
     ) -> None:
         self._cluster, self._random, self._startup = cluster, random, startup
-        self._came_up, self._ended, self._patient = came_up, ended, patient
+        self._came_up, self._ended, self._failed, self._patient = came_up, ended, failed, patient
         self._starts: list[tuple[str, int | None]] = []  # why workers do not start, and on which node
         self._drains: list[str] = []  # how drains do not end
         cluster.starting, cluster.draining, cluster.ending = self._starting, self._draining, self._ending
@@ -68,6 +69,7 @@ class WorkerTroubles:
         await asyncio.sleep(self._startup * (0.5 + self._random.random()))
         while how := next((how for how, node in self._starts if node in (None, place.node)), ""):
             if how != "hang":
+                self._failed(place.name)
                 raise CannotStart(permanent=how == "permanent")
             await asyncio.sleep(0.1)
         self._came_up()

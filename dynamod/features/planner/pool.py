@@ -118,7 +118,7 @@ class PlannedPool:
         self.gpus = 1
         """Of the budget that each worker takes: its GPUs, or one."""
         self._observed = Observation(now=0.0, ready=())
-        self.reconciler: Reconciler
+        self.reconciler = Reconciler(settings)
         self.controller: Controller
         self.use(settings)
 
@@ -131,10 +131,11 @@ class PlannedPool:
         """Other settings from now on; what was learned stays."""
         self.settings = msgspec.structs.replace(settings, min_endpoint=settings.least(self.kind))
         settings = self._by_workers()
+        self.reconciler.settings = settings
         if not self.records:
-            self.controller, self.reconciler = Controller(settings, self.kind), Reconciler(settings)
+            self.controller = Controller(settings, self.kind)
         else:
-            self.controller.settings = self.reconciler.settings = settings
+            self.controller.settings = settings
 
     def _by_workers(self) -> PlannerSettings:
         """The settings as what decides has them: its budget is one of workers."""
@@ -148,7 +149,7 @@ class PlannedPool:
             if (control.least, control.most) != (before.least, before.most):
                 given = {"min_endpoint": control.least, "max_gpu_budget": control.most}
                 self.use(self.limited(**{name: value for name, value in given.items() if value is not None}))
-        finally:  # limits that cannot be leave the rest, and `use` may have made another reconciler
+        finally:  # limits that cannot be leave the rest
             if control.resumed > before.resumed:
                 self.reconciler.resume()
             self.reconciler.paused = control.paused

@@ -157,6 +157,17 @@ def test_what_people_ask_is_done_once() -> None:
     assert one.status()["state"] == "active"
 
 
+def test_other_limits_do_not_forget_failed_starts() -> None:
+    """Also before the first tick that is kept: what does not start would be started again at once."""
+    one = made()
+    one.reconciler.failures = 2
+    one.obey(PoolControl(at=1.0, least=2, most=3))
+    assert one.reconciler.failures == 2
+    assert one.reconciler.settings.min_endpoint == 2
+    one.obey(PoolControl(at=2.0, least=2, most=3, resumed=2.0))
+    assert one.reconciler.failures == 0
+
+
 def test_what_people_ask_holds_before_the_first_tick() -> None:
     one = made()
     one.obey(PoolControl(at=1.0, paused=True, least=2, most=3))

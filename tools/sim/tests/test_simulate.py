@@ -59,6 +59,7 @@ def test_seeds_hold(first: int) -> None:
         6000166,
         7000626,
         7000883,
+        11000911,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
