@@ -102,7 +102,8 @@ def _text(kind: type) -> str:
 
 
 def _argument(field: msgspec.structs.FieldInfo) -> tuple[str, str, str, str]:
-    default = "" if field.required or field.default in (None, "") else msgspec.json.encode(field.default).decode()
+    value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    default = "" if field.required or value in (None, "") else msgspec.json.encode(value).decode()
     return (
         code(field.name),
         _type(msgspec.json.schema(field.type)),

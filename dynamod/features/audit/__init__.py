@@ -49,6 +49,7 @@ def _controls() -> "Sequence[CommandHandler[Any, Any]]":
 FEATURE = Feature(
     "audit",
     "a line per request and per changing command in files of JSON lines, off by default; dynamo audit reads them",
+    uses=("cluster",),
     records=_records,
     daemon=_daemon,
     settings={"frontend": AuditSettings},

@@ -10,6 +10,9 @@ from dynamod.extension.command import Command
 MOST = 10_000
 """Entries of an answer."""
 
+MOST_ELSEWHERE = 500
+"""Entries of the answer of another node, which is one message: NATS takes 1 MB."""
+
 
 class AuditArguments(msgspec.Struct, frozen=True, kw_only=True):
     """`lines`: how many of the last entries the answer has. The others are the flags of `dynamo audit`."""

@@ -147,6 +147,12 @@ def merged(sources: Sequence[Iterator[Entry]]) -> Iterator[Entry]:
     return heapq.merge(*sources, key=ended)
 
 
+def told(entries: Iterable[Entry], node: str) -> Iterator[Entry]:
+    """The entries that the daemon of `node` has answered, as `Files` has them. Entries of commands get its name."""
+    for entry in entries:
+        yield {"node": node, **entry, "time": datetime.fromisoformat(entry["time"]).astimezone(UTC)}
+
+
 def ended(entry: Entry) -> datetime:
     """When what an entry says was over: entries are written then."""
     time: datetime = entry["time"]

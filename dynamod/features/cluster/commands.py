@@ -93,9 +93,10 @@ def read(one: NodeAnswer, kind: Any) -> tuple[NodeAnswer, Any]:
 
 
 class EverywhereArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """`command`: one that changes nothing and needs no arguments, like `ps`."""
+    """`command`: one that changes nothing, like `ps`. `arguments`: of the command."""
 
     command: Annotated[str, Meta(description="give the name of a command, like ps")]
+    arguments: dict[str, Any] = {}
 
 
 NODE = Command("node", NoArguments, NodeFacts, "What this node says of itself to others.")

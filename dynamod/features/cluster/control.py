@@ -68,7 +68,7 @@ def cards(items: Iterable[tuple[str, bytes, int]]) -> list[CardFacts]:
 
 async def everywhere(context: "CommandContext", arguments: EverywhereArguments) -> list[NodeAnswer]:
     """The answers of all nodes to a command."""
-    return await _part(context).everywhere(arguments.command)
+    return await _part(context).everywhere(arguments.command, arguments.arguments)
 
 
 async def nodes(context: "CommandContext", _arguments: NoArguments) -> list[NodeRow]:

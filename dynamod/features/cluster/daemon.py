@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -172,18 +173,18 @@ class ClusterPart(DaemonPart):
 
     # All nodes.
 
-    async def everywhere(self, command: str) -> list[NodeAnswer]:
+    async def everywhere(self, command: str, arguments: Mapping[str, Any] = MappingProxyType({})) -> list[NodeAnswer]:
         """The answers of all nodes, of this one first; each within its deadline. Raises UserError."""
         found = self.commands.find(command).command
         if found.changes:
             raise UserError(f"{command} changes something", "name one node: NODE/Component")
         own, others = await asyncio.gather(
-            self._own_answer(command),
-            ask_all(self.known.others(), partial(self._answer_of, command), self._missed),
+            self._own_answer(command, arguments),
+            ask_all(self.known.others(), partial(self._answer_of, command, arguments), self._missed),
         )
         return [own, *others]
 
-    async def _own_answer(self, command: str) -> NodeAnswer:
+    async def _own_answer(self, command: str, arguments: Mapping[str, Any]) -> NodeAnswer:
         node, record = self.node, self.node.cluster.record
         return NodeAnswer(
             node=node.name,
@@ -196,11 +197,11 @@ class ClusterPart(DaemonPart):
             clock_ms=0.0,
             round_trip_ms=0.0,
             own=True,
-            answer=await self._run(command, {}),
+            answer=await self._run(command, arguments),
         )
 
-    async def _answer_of(self, command: str, one: KnownNode) -> NodeAnswer:
-        heard = await self.ask(one, command, {})
+    async def _answer_of(self, command: str, arguments: Mapping[str, Any], one: KnownNode) -> NodeAnswer:
+        heard = await self.ask(one, command, arguments)
         refusal = heard.outcome.error
         return replace(
             self._missed(one, refusal.message if refusal is not None else ""),

@@ -20,9 +20,9 @@ UNREACHED = "Unreached"
 """The state of the row that stands for a node without an answer."""
 
 
-def answers(control: Control, command: str) -> list[NodeAnswer]:
-    """What all nodes answer to a command. Raises UserError."""
-    return control.ask(EVERYWHERE, EverywhereArguments(command=command)).value
+def answers(control: Control, command: str, **arguments: Any) -> list[NodeAnswer]:
+    """What all nodes answer to a command with these arguments. Raises UserError."""
+    return control.ask(EVERYWHERE, EverywhereArguments(command=command, arguments=arguments)).value
 
 
 def ps(socket: str | None, output: Form) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.nodes import Servers, on
 from tests.e2e.together import together
 
 KEY = "sesame-street-99"
@@ -96,6 +97,44 @@ def test_each_request_and_each_change_has_an_entry(machine: Any) -> None:
     assert 'audit_lines_total{outcome="written"} 22.0' in machine.ask(url, "/metrics")[1]
     command.end()
     assert len(shown(machine, "--folder", str(folder))) == 24
+
+
+@together
+def test_the_entries_of_all_nodes_are_one_log(machine: Any, servers: Servers) -> None:
+    urls = {}
+    for node in ("one", "two"):
+        words = ("in=http", "out=echo_core", "sample", "--http-port", 0, "--audit-dir", machine.folder / f"log-{node}")
+        urls[node] = machine.start("dynamo-run", *words, **on(machine, servers, node)).ready()
+    for count, node in enumerate(["one", "two", "two", "one"]):
+        assert ask(machine, urls[node], BODY, **{"x-request-id": f"r{count}"}) == 200
+    here = on(machine, servers, "one")
+
+    def shows(*words: str) -> list[dict[str, Any]]:
+        done = machine.run("dynamo", "audit", "--all", "--output", "json", *words, **here)
+        assert done.code == 0, done.err
+        return [json.loads(line) for line in done.out.splitlines()]
+
+    machine.until(lambda: len(shows("--kind", "request")) == 4)
+    assert [(one["id"], one["node"]) for one in shows("--kind", "request", "-n", "3")] == [
+        ("r1", "two"),
+        ("r2", "two"),
+        ("r3", "one"),
+    ]
+    assert "node=two" in machine.run("dynamo", "audit", "--all", "--since", "1h", **here).out
+    for words, said in (
+        (("--lines", "0"), "--lines is 0; with --all give a number from 1 to 500"),
+        (("--folder", "x"), "--folder names files of this node; leave out --folder, or --all"),
+    ):
+        assert said in machine.run("dynamo", "audit", "--all", *words, **here).err
+    pid = int((machine.folder / "two" / "d.sock.lock").read_text().split()[0])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        done = machine.run("dynamo", "audit", "--all", "--output", "json", "--kind", "request", **here)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert done.code == 1
+    assert [json.loads(line)["id"] for line in done.out.splitlines()] == ["r0", "r3"]
+    assert "node two: " in done.err
 
 
 @together
