@@ -43,6 +43,7 @@ class IsolationStage(Stage):
         self.suspect = self._ever = suspect
         self.deaths = int(suspect)
         self._ended: set[int] = set()  # instances whose end was judged
+        self._counted = False  # whether one of this attempt counts: it may have two, one of which computed the prompt
         self._left: list[Placement] = []  # places that it has left for a trial; see `_judge_left`
 
     async def place(self, ask: Ask, proceed: Place) -> Placement:
@@ -58,6 +59,7 @@ class IsolationStage(Stage):
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Ask why the instance has gone, if it has. Raises what `blame` raises."""
+        self._counted = False
         if placement.alone and isinstance(request, Generate | Embed | Chat):
             request = msgspec.structs.replace(request, alone=True)
         broken = await proceed(request)
@@ -81,6 +83,7 @@ class IsolationStage(Stage):
         """
         for place in [one for one in self._left if one.cause]:
             self._left.remove(place)
+            self._counted = False  # that was another attempt
             self.died(place.instance, place.cause, None, alone=False, begun=True)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
@@ -119,7 +122,8 @@ class IsolationStage(Stage):
         if not begun or instance.instance_id in self._ended:
             return
         self._ended.add(instance.instance_id)
-        self.deaths += 1
+        self.deaths += not self._counted
+        self._counted = True
         if self.deaths >= MAX_DEATHS:
             raise EngineFailed(f"{cause}; it is the second worker that ended with this request")
 

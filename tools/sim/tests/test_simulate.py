@@ -60,6 +60,7 @@ def test_seeds_hold(first: int) -> None:
         7000626,
         7000883,
         11000911,
+        12000875,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
