@@ -246,6 +246,11 @@ METRICS = (
 """The metrics of keys, in the order of `ClientKeys.families`."""
 
 
+def key_label(owner: str) -> str:
+    """The label `key` of metrics about what an owner keeps: the name of the key, or what stands for it."""
+    return owner.removeprefix(_LIMITED)
+
+
 def _plain_name(digest: bytes) -> str:
     """Of a key without limits; made of its digest, which it does not tell."""
     return f"key:{sha256(b'owner' + digest).hexdigest()[:32]}"

@@ -21,6 +21,7 @@ from dynamod.features.on_demand.keeper import OnDemandStatistics
 from dynamod.features.planner.metrics import Decision, PlannerFacts
 from dynamod.features.prefill.dispatch import LocalPrefill, RemotePrefill
 from dynamod.features.prefill.handoff import HandoffStatistics
+from dynamod.features.responses import store as responses
 from dynamod.features.tags import ingress as tags
 from dynamod.features.tiers.dispatch import PeerFetches
 from dynamod.http import keys
@@ -123,6 +124,8 @@ SECTIONS: tuple[tuple[str, str, Sequence[Rows | Defined]], ...] = (
             Defined((audit.METRIC,)),
             Defined((tags.METRIC,)),
             Defined((batches.LINES, batches.OPEN, batches.BYTES)),
+            Defined((batches.KEY_FILES, batches.KEY_BYTES, batches.KEY_BATCHES)),
+            Defined((responses.KEY_RESPONSES, responses.KEY_BYTES)),
         ),
     ),
     (

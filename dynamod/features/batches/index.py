@@ -48,6 +48,14 @@ class FileIndex:
                 found = self._sorted[owner] = [one.file for one in records]
             return found
 
+    def use(self) -> dict[str, tuple[int, int]]:
+        """Number and bytes of the files of each owner."""
+        with self._lock:
+            self._refresh()
+            return {
+                owner: (len(kept), sum(one.file.bytes for one in kept.values())) for owner, kept in self._owners.items()
+            }
+
     def refresh(self) -> None:
         """Read new records, so that the next list is quick."""
         with self._lock:

@@ -1,12 +1,14 @@
 """Works at the batches of a folder, a few at a time, alongside other processes of the folder; metrics of batches."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from dynamod.http.keys import key_label
 from dynamod.observe.metrics import Definition
 
 from .ask import Asker
@@ -29,6 +31,11 @@ BROKEN = 10.0
 LINES = Definition("counter", "batch_requests", "Lines of batches that this process has answered.", ("status",))
 OPEN = Definition("gauge", "batches_open", "Batches that have not ended, of all frontends that share the folder.")
 BYTES = Definition("gauge", "batch_files_bytes", "Bytes of files of batches, of all frontends that share the folder.")
+KEY_FILES = Definition("gauge", "key_files", "Files that a client key keeps.", ("key",))
+KEY_BYTES = Definition("gauge", "key_files_bytes", "Bytes of the files that a client key keeps.", ("key",))
+KEY_BATCHES = Definition("gauge", "key_batches_open", "Batches of a client key that have not ended.", ("key",))
+OWNERS = 100
+"""Keys with the most bytes, whose use is shown: files of keys that are gone stay, and no page may grow with them."""
 
 
 class Runner:
@@ -109,4 +116,20 @@ class Runner:
             family = definition.family(prefix)
             family.add_metric([], value)
             found.append(family)
+        with contextlib.suppress(OSError):
+            files, batches = await asyncio.to_thread(self._store.use)
+            found += _use(prefix, files, batches)
         return found
+
+
+def _use(prefix: str, files: Mapping[str, tuple[int, int]], batches: Mapping[str, int]) -> "Iterable[Metric]":
+    """What keys keep; nothing where there are no keys."""
+    counts, sizes, works = families = [one.family(prefix) for one in (KEY_FILES, KEY_BYTES, KEY_BATCHES)]
+    owners = sorted({*files, *batches} - {""}, key=lambda owner: files.get(owner, (0, 0))[1], reverse=True)
+    for owner in owners[:OWNERS]:
+        count, size = files.get(owner, (0, 0))
+        label = [key_label(owner)]
+        counts.add_metric(label, count)
+        sizes.add_metric(label, size)
+        works.add_metric(label, batches.get(owner, 0))
+    return families if owners else ()

@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator
 from io import FileIO
 from pathlib import Path
@@ -104,6 +105,10 @@ class Store:
     def files(self, owner: str | None) -> list[FileObject]:
         """Files of an owner, the newest first; None: of all owners. Callers must not change the list. Blocks."""
         return self._index.files(owner)
+
+    def use(self) -> tuple[dict[str, tuple[int, int]], Counter[str]]:
+        """Number and bytes of the files of each owner, and the batches in work. Blocks."""
+        return self._index.use(), Counter(one.owner for one in self.unfinished())
 
     def prepare(self) -> None:
         """Remove the remains of earlier processes, then fill the index of files. Blocks long: call it in a thread."""

@@ -1,6 +1,7 @@
 """OpenAI's Responses API on the machinery of chat completions."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dynamod.extension.feature import Feature
@@ -8,7 +9,9 @@ from dynamod.extension.feature import Feature
 from .settings import ResponsesSettings
 
 if TYPE_CHECKING:
+    from dynamod.http.server import Server
     from dynamod.http.settings import FrontendSettings
+    from dynamod.ingress.api.endpoint import Frontend
 
 
 def _endpoints() -> Sequence[object]:
@@ -24,10 +27,17 @@ def _store(settings: "FrontendSettings") -> object:
     return open_store(settings)
 
 
+def _serve(frontend: "Frontend", server: "Server", _endpoints: Sequence[object]) -> None:
+    from .store import kept_by
+
+    server.collectors.append(partial(kept_by(frontend).families, server.metrics.prefix))
+
+
 FEATURE = Feature(
     "responses",
     "OpenAI's Responses API: /v1/responses, and responses that are kept",
     endpoints=_endpoints,
     part=_store,
+    serve=_serve,
     settings={"frontend": ResponsesSettings},
 )

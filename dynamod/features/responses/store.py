@@ -9,24 +9,29 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from threading import Semaphore
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
+from dynamod.http.keys import key_label
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import Frontend
 from dynamod.ingress.own_folder import own_folder, refuse_newer
 from dynamod.message.errors import Overloaded, UserError
 from dynamod.message.openai import Message
 from dynamod.observe.bounded import bounded
+from dynamod.observe.metrics import Definition
 
 from .messages import InputItem
-from .settings import ResponsesSettings
+from .settings import Quota, ResponsesSettings
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -47,11 +52,21 @@ CREATE INDEX IF NOT EXISTS oldest ON responses (used, size);
 CREATE TABLE IF NOT EXISTS items (id TEXT PRIMARY KEY, response TEXT, value BLOB);
 CREATE INDEX IF NOT EXISTS of_response ON items (response);
 CREATE TABLE IF NOT EXISTS owners (response TEXT PRIMARY KEY, owner TEXT);
+CREATE INDEX IF NOT EXISTS of_owner ON owners (owner);
 CREATE TRIGGER IF NOT EXISTS disowned AFTER DELETE ON responses
 BEGIN DELETE FROM owners WHERE response = old.id; END;
 """
 # Owners have a table of their own: releases without owners insert four values into `responses`, and share the file.
 # The trigger runs when such a release deletes a response, too.
+_OWNED = "FROM responses JOIN owners ON response = id"
+_OWN = f"{_OWNED} WHERE owner = ?"
+NO_QUOTA = Quota()
+OWNERS = 100
+"""Keys with the most bytes, whose use is shown."""
+KEY_RESPONSES = Definition("gauge", "key_responses", "Responses that are kept for a client key.", ("key",))
+KEY_BYTES = Definition(
+    "gauge", "key_responses_bytes", "Bytes of the responses that are kept for a client key.", ("key",)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +88,13 @@ T = TypeVar("T")
 
 
 class ResponseStore:
-    """At most `limit` bytes and `most` responses; the least used leave first.
+    """At most `limit` bytes and `most` responses; the least used leave first. So do those of an owner above `quota`.
 
     `folder`: of the file; empty: in memory. Raises UserError when the folder cannot be used.
     """
 
-    def __init__(self, folder: str, limit: int, most: int = MOST) -> None:
-        self._limit, self._most, self._places = limit, most, Semaphore(BEHIND)
+    def __init__(self, folder: str, limit: int, most: int = MOST, quota: Quota = NO_QUOTA) -> None:
+        self._limit, self._most, self._quota, self._places = limit, most, quota, Semaphore(BEHIND)
         self._path = own_folder(folder, "responses_dir") / FILE if folder else None
         self._late = LATE if folder else ()
         self._thread = ThreadPoolExecutor(1, "responses")
@@ -181,11 +196,42 @@ class ResponseStore:
                 database.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (name, owner))
                 items = [(item.id, name, _encode(item)) for item in stored.answer if item.id]
                 database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", items)
+                if any(self._quota):
+                    self._keep_to_quota(database, owner)
                 self._make_room(database)
         except Exception:  # its client gets the response all the same
             log.exception("response %s is not kept", name)
         finally:
             self._places.release()
+
+    def _keep_to_quota(self, database: sqlite3.Connection, owner: str) -> None:
+        count, size = database.execute(f"SELECT count(*), total(size) {_OWN}", (owner,)).fetchone()
+        while count > (self._quota.responses or count) or size > (self._quota.bytes or size):
+            name, less = database.execute(f"SELECT id, size {_OWN} ORDER BY used LIMIT 1", (owner,)).fetchone()
+            _remove(database, name)
+            count, size = count - 1, size - less
+
+    async def use(self) -> dict[str, tuple[int, int]]:
+        """Number and bytes of the responses of each owner. Raises Overloaded."""
+
+        def work(database: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+            query = f"SELECT owner, count(*), total(size) {_OWNED} GROUP BY owner ORDER BY 3 DESC LIMIT {OWNERS}"
+            return {owner: (count, int(size)) for owner, count, size in database.execute(query)}
+
+        return await self._do(work)
+
+    async def families(self, prefix: str) -> "Iterable[Metric]":
+        """What keys keep, as metric families; nothing where there are no keys."""
+        try:
+            use = await self.use()
+        except Overloaded:  # the log has it
+            return ()
+        counts, sizes = families = [one.family(prefix) for one in (KEY_RESPONSES, KEY_BYTES)]
+        for owner, (count, size) in use.items():
+            if owner:
+                counts.add_metric([key_label(owner)], count)
+                sizes.add_metric([key_label(owner)], size)
+        return families if use.keys() - {""} else ()
 
     def _make_room(self, database: sqlite3.Connection) -> None:
         self._measure(database)
@@ -231,7 +277,7 @@ def _remove(database: sqlite3.Connection, name: str) -> bool:
 def open_store(settings: FrontendSettings) -> ResponseStore:
     """Where a frontend keeps responses. Raises UserError when its folder cannot be used."""
     own = msgspec.convert(settings, ResponsesSettings, from_attributes=True)
-    return ResponseStore(own.responses_dir, own.limit)
+    return ResponseStore(own.responses_dir, own.limit, quota=own.quota)
 
 
 def kept_by(frontend: Frontend) -> ResponseStore:

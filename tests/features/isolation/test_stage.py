@@ -8,6 +8,7 @@ import pytest
 from dynamod.features.isolation.stage import PASSED_AFTER
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import PASSED, TRIAL_PAUSE, TRIAL_TAKEN
+from tests.features.prefill.test_prompts import PREFILL, Prompts
 from tests.migration.instances import Charge, virtual
 
 
@@ -289,3 +290,20 @@ async def test_a_crash_for_which_another_was_convicted_does_not_count(words: Any
     send.tokens(1, 0, finish="eos")
     await air.settle()
     assert air.client.answer == "a"
+
+
+@virtual
+async def test_an_instance_and_its_prefill_worker_that_end_at_once_count_once(words: Any) -> None:
+    """A request that is not the cause would end with its first attempt; a cause ends with the second one."""
+    air = words.Air(prefill=Prompts())
+    send = await air.start()
+    air.crashes |= {PREFILL.instance_id: "exit code 3", 1: "its process was unresponsive"}
+    send.lose()
+    await air.settle()
+    assert (air.client.errors, air.alone, len(air.sends)) == ([], [False, True], 2)
+    air.last.accept()
+    air.crashes[2] = "exit code 3"
+    air.charged.shared = True
+    air.last.lose()
+    await air.settle()
+    assert str(air.error) == "exit code 3; it is the second worker that ended with this request"

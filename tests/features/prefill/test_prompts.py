@@ -235,23 +235,6 @@ async def test_an_instance_asks_before_it_computes_what_a_prefill_worker_did_not
 
 
 @virtual
-async def test_an_instance_and_its_prefill_worker_that_end_at_once_count_once(words: Any) -> None:
-    """A request that is not the cause would end with its first attempt; a cause ends with the second one."""
-    air = words.Air(prefill=Prompts())
-    send = await air.start()
-    air.crashes |= {PREFILL.instance_id: "exit code 3", 1: "its process was unresponsive"}
-    send.lose()
-    await air.settle()
-    assert (air.client.errors, air.alone, len(air.sends)) == ([], [False, True], 2)
-    air.last.accept()
-    air.crashes[2] = "exit code 3"
-    air.charged.shared = True
-    air.last.lose()
-    await air.settle()
-    assert str(air.error) == "exit code 3; it is the second worker that ended with this request"
-
-
-@virtual
 async def test_an_attempt_without_a_hand_off_does_not_ask_about_the_prompt_of_the_one_before(words: Any) -> None:
     air = words.Air(prefill=Prompts())
     send = await air.start()

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 
@@ -30,4 +31,14 @@ async def test_quotas_of_each_key(house: Any, serve: Any, words: Any, until: Any
         assert len([one async for one in client.files.list()]) == 2
         assert len(list((folder / "files").glob("*.data"))) == 2, "what was refused is not kept"
         assert (await begun(other, [line("c")])).status == "validating"
+        async with aiohttp.ClientSession(url) as session, session.get("/metrics") as answer:
+            text = await answer.text()
+        found = [
+            (line.split("{")[0].removeprefix("dynamo_frontend_key_"), float(line.split()[1]))
+            for line in text.splitlines()
+            if line.startswith("dynamo_frontend_key_")
+        ]
+        counts = [("batches_open", 1), ("batches_open", 1), ("files", 1), ("files", 2)]
+        assert sorted(found)[:4] == counts, "of both keys"
+        assert sum(value for name, value in found if name == "files_bytes") > 3 * len(line("a"))
         await client.batches.cancel(batch.id)

@@ -5,10 +5,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import msgspec
 import openai
 import pytest
 
 from dynamod.features.responses.messages import InputItem
+from dynamod.features.responses.settings import Quota
 from dynamod.features.responses.store import FILE, ResponseStore, StoredResponse
 from dynamod.message.openai import Message
 
@@ -61,6 +64,40 @@ async def test_keys_see_what_is_theirs(
             await (mine if mine is one else admin).responses.delete(made.id)
             with pytest.raises(openai.NotFoundError):
                 await mine.responses.retrieve(made.id)
+
+
+async def test_the_least_used_of_an_owner_leave_above_its_quota(tmp_path: Path) -> None:
+    """Others keep theirs, also those that were used longer ago."""
+    for quota in (Quota(responses=2), Quota(bytes=2 * len(msgspec.msgpack.encode(STORED)))):
+        kept = ResponseStore("", 100_000, quota=quota)
+        for owner, name in (("b", "b1"), ("a", "a1"), ("a", "a2"), ("", "none")):
+            kept.put(name, STORED, owner)
+        assert await kept.get("a1", "a") is not None, "it is used"
+        kept.put("a3", STORED, "a")
+        assert [name for name in ("a1", "a2", "a3", "b1", "none") if await kept.get(name) is None] == ["a2"]
+        assert {owner: count for owner, (count, _) in (await kept.use()).items()} == {"a": 2, "b": 1, "": 1}
+
+
+async def test_metrics_of_what_each_key_keeps(house: Any, serve: Any, words: Any, until: Any, tmp_path: Path) -> None:
+    await house.start()
+    await house.worker(words.Seen)
+    await until(lambda: house.processor.cards)
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {name: team-a, key: three}\n- {name: team-b, key: four}\n")
+    url = await serve(client_keys_file=str(keys), owner_responses=1)
+    async with client_of(url, "three") as client:
+        for text in ("x", "y"):
+            last = await client.responses.create(model="sample", input=text)
+            await client.responses.retrieve(last.id)
+    async with aiohttp.ClientSession(url) as session, session.get("/metrics") as answer:
+        lines = [
+            line for line in (await answer.text()).splitlines() if line.startswith("dynamo_frontend_key_responses")
+        ]
+    assert [line.rpartition(" ")[0] for line in lines] == [
+        'dynamo_frontend_key_responses{key="team-a"}',
+        'dynamo_frontend_key_responses_bytes{key="team-a"}',
+    ]
+    assert lines[0].endswith(" 1.0")
 
 
 async def test_responses_of_a_release_without_owners(tmp_path: Path) -> None:
