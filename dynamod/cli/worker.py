@@ -21,6 +21,12 @@ ENDPOINT = "dyn://dynamo.backend.generate"
 
 def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
     """Run `python -m MODULE`, a worker of the engine `name`."""
+    arguments, address = read_worker(name, module, argv)
+    return serve(worker_graph(arguments, address), module, arguments.flags)
+
+
+def read_worker(name: str, module: str, argv: Sequence[str]) -> tuple[RunArguments, Address]:
+    """The arguments of `python -m MODULE`, and the address of the worker. Raises UserError."""
     engine = canonical(name)
     p = Parser(
         prog=f"python -m {module}",
@@ -47,8 +53,7 @@ def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
         hint = f"for example: python -m {module} sample, or --model-path sample"
         raise UserError(f"engine '{engine}' needs a model", hint)
     address = Address.parse(flags.endpoint)
-    arguments = RunArguments(f"dyn://{address}", engine, model, flags, rest, own.given(flags))
-    return serve(worker_graph(arguments, address), module, flags)
+    return RunArguments(f"dyn://{address}", engine, model, flags, rest, own.given(flags)), address
 
 
 class OwnFlags:

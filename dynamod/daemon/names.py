@@ -66,8 +66,15 @@ def watch_namesakes(registry: MemoryRegistry, name: str, lease: int) -> set[str]
 
 
 def graph_name(graph: Graph) -> str:
-    """Default name of a graph: its module's last part (`agg` of graphs.agg:Frontend), else its root."""
-    module = graph.target.partition(":")[0].removesuffix(".py").replace("/", ".")
+    """Default name of a graph: its module's last part (`agg` of graphs.agg:Frontend), else its root.
+
+    Of a graph that is in a config file: the name of the file.
+    """
+    name = graph.target.partition(":")[0]
+    for suffix in (".yaml", ".yml", ".json"):
+        if name.endswith(suffix):
+            return re.sub(r"[^\w-]", "-", name.rpartition("/")[2].removesuffix(suffix)) or graph.root
+    module = name.removesuffix(".py").replace("/", ".")
     return module.rpartition(".")[2] or graph.root
 
 

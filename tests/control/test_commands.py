@@ -214,6 +214,8 @@ async def test_who_does_not_answer_is_a_finding() -> None:
         ("graphs.agg:Frontend", "agg"),
         ("hello:Frontend", "hello"),
         ("path/to/file.py:Frontend", "file"),
+        ("/path/to/my graph.v2.yaml", "my-graph-v2"),
+        ("graph.yml", "graph"),
         ("", "Root"),
     ],
 )
