@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from dynamod.features.isolation.stage import PASSED_AFTER
+from dynamod.features.prefill.stage import JUDGED_S
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest
-from dynamod.message.worker import PASSED, TRIAL_PAUSE, TRIAL_TAKEN
-from tests.features.prefill.test_prompts import PREFILL, Prompts
+from dynamod.message.worker import HANDOFF_FAILED, PASSED, TRIAL_PAUSE, TRIAL_TAKEN, Handoff
+from dynamod.migration.stages import CAUSE
+from tests.features.prefill.test_prompts import PREFILL, Prompt, Prompts
 from tests.migration.instances import Charge, virtual
 
 
@@ -307,3 +310,49 @@ async def test_an_instance_and_its_prefill_worker_that_end_at_once_count_once(wo
     air.last.lose()
     await air.settle()
     assert str(air.error) == "exit code 3; it is the second worker that ended with this request"
+
+
+class Computing(Prompt):
+    """A prompt whose blocks come while they are computed. The prefill workers have the numbers 101, 102, and so on."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        super().__init__(prompts)
+        number = 100 + len(prompts.asked)
+        self.instance = Instance("p", "c", "prefill", number, {})
+        self.handoff = asyncio.get_running_loop().create_future()
+        self.handoff.set_result(Handoff(f"s{number}", params={"room": number}, shape="rendezvous"))
+
+
+@virtual
+async def test_a_prefill_worker_that_hangs_counts_although_the_blocks_failed_first(words: Any) -> None:
+    prompts = Prompts()
+    prompts.make = Computing
+    air = words.Air(instances=1, prefill=prompts, needs_prefill=True)
+    send = await air.start()
+    for number in (101, 102):
+        send.fail(retry=True, code=HANDOFF_FAILED)
+        await asyncio.sleep(CAUSE + 0.1)
+        send = air.last
+        air.crashes[number] = "its process was unresponsive"  # known only now, when the next attempt is under way
+    assert (len(air.sends), air.suspected) == (3, ["r"])
+    send.fail(retry=True, code=HANDOFF_FAILED)
+    await asyncio.sleep(CAUSE + 0.1)
+    assert str(air.error) == "its process was unresponsive; it is the second worker that ended with this request"
+    assert len(prompts.asked) == 3
+
+
+@virtual
+async def test_a_prefill_worker_that_ends_much_later_does_not_count(words: Any) -> None:
+    prompts = Prompts()
+    prompts.make = Computing
+    air = words.Air(instances=1, prefill=prompts, needs_prefill=True)
+    send = await air.start()
+    for number in (101, 102):
+        send.fail(retry=True, code=HANDOFF_FAILED)
+        await asyncio.sleep(JUDGED_S + 1)
+        send = air.last
+        air.crashes[number] = "its process was unresponsive"
+    assert air.suspected == []
+    send.tokens(1, 0, finish="eos")
+    await air.settle()
+    assert air.client.answer == "a"

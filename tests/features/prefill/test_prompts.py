@@ -31,6 +31,7 @@ class Prompts:
         self.watching: list[Callable[[str, bool], None]] = []
         self.may = asyncio.Event()
         self.may.set()
+        self.make: Callable[[Prompts], Any] = Prompt
 
     async def __call__(self, request: Any, placement: Any) -> Any:
         self.asked.append(request.token_ids + request.prior_output)
@@ -40,7 +41,7 @@ class Prompts:
         if not self.here:
             return None
         self.open += 1
-        return Prompt(self)
+        return self.make(self)
 
 
 class Prompt:

@@ -61,6 +61,7 @@ def test_seeds_hold(first: int) -> None:
         7000883,
         11000911,
         12000875,
+        13001048,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
