@@ -51,6 +51,10 @@ def disagree(one: ModelCard, other: ModelCard) -> bool:
     return (one.kind, one.mdc_sum, one.parent, one.salt) != (other.kind, other.mdc_sum, other.parent, other.salt)
 
 
+UNRESPONSIVE = "its process was unresponsive"
+"""Why an instance has gone whose process does not respond: see `View.cause`."""
+
+
 class Serving:
     """The instances of a model: `instances` is the same tuple until that changes, so that readers can tell."""
 
@@ -251,7 +255,7 @@ class View:
         Empty: it was ended on purpose, or the daemon has said nothing within `timeout` seconds.
         """
         if self.quarantined(instance):
-            return "its process was unresponsive"
+            return UNRESPONSIVE
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.until(lambda: instance.instance_id in self._exits or self.quarantined(instance))

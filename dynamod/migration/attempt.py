@@ -7,11 +7,15 @@ from typing import Any, NamedTuple
 from dynamod.message.ingress import Delta, PromptLogprobs, Tokens
 from dynamod.transport.base import Outbound
 
+HEARD_S = 0.2
+"""Seconds after something has come from an instance in which the instance is known not to hang."""
+
 
 class Break(NamedTuple):
     """Why an attempt broke. `retry`: its instance did nothing for the request. `died`: the instance does not answer any
     more. `displaced`: the instance is needed for another request. `link`: it was the connection that failed. `prompt`:
-    it waited for a prompt that the prefill worker has lost. `pause`: seconds to wait before it continues.
+    it waited for a prompt that the prefill worker has lost. `pause`: seconds to wait before it continues. `heard`: the
+    instance has sent something a moment ago (HEARD_S).
     """
 
     why: str
@@ -21,6 +25,7 @@ class Break(NamedTuple):
     link: bool = False
     prompt: bool = False
     pause: float = 0.0
+    heard: bool = False
 
 
 class Attempt:

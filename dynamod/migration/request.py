@@ -20,7 +20,7 @@ from dynamod.router.placement import Placement
 from dynamod.transport.base import Transport
 
 from .answer import Answer
-from .attempt import Attempt, Break
+from .attempt import HEARD_S, Attempt, Break
 from .base import Choice, Limits, MigrationCounts, Places
 from .moves import Moves
 from .prompt import prompt_taker
@@ -141,7 +141,8 @@ class InFlightRequest:
     def leave(self, why: str) -> None:
         """The instance cannot be waited for: continue elsewhere, or end with an error."""
         if self._attempt is not None:
-            self._leave_instance(Break(why, retry=False, died=True))
+            heard = self.accepted and self._now() - self.answer.moved_at < HEARD_S
+            self._leave_instance(Break(why, retry=False, died=True, heard=heard))
         elif self.instance is not None and self._waiting is not None and not self._left:
             self._left = why  # its prompt is being computed elsewhere: it has not got there
             self._waiting.cancel()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dynamod.discovery.view import UNRESPONSIVE
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import EngineFailed
 from dynamod.message.ingress import Failed
@@ -43,7 +44,7 @@ class IsolationStage(Stage):
         self.suspect = self._ever = suspect
         self.deaths = int(suspect)
         self._ended: set[int] = set()  # instances whose end was judged
-        self._counted = False  # whether one of this attempt counts: it may have two, one of which computed the prompt
+        self._heard = False  # whether the instance that is judged has sent something a moment ago
         self._left: list[Placement] = []  # places that it has left for a trial; see `_judge_left`
 
     async def place(self, ask: Ask, proceed: Place) -> Placement:
@@ -59,7 +60,6 @@ class IsolationStage(Stage):
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Ask why the instance has gone, if it has. Raises what `blame` raises."""
-        self._counted = False
         if placement.alone and isinstance(request, Generate | Embed | Chat):
             request = msgspec.structs.replace(request, alone=True)
         broken = await proceed(request)
@@ -67,7 +67,9 @@ class IsolationStage(Stage):
             # A request that waits for `Accepted` is not the cause: the instance was dead, or hung, before.
             begun = self._flight.accepted or not placement.alone
             alone = placement.alone and not placement.shared and begun
+            self._heard = broken.heard
             cause = await self.blame(placement.instance, None, placement, alone=alone, begun=begun)
+            self._heard = False
             if not begun:
                 for other in placement.made_room:
                     other.cause = cause
@@ -83,7 +85,6 @@ class IsolationStage(Stage):
         """
         for place in [one for one in self._left if one.cause]:
             self._left.remove(place)
-            self._counted = False  # that was another attempt
             self.died(place.instance, place.cause, None, alone=False, begun=True)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
@@ -108,6 +109,8 @@ class IsolationStage(Stage):
         cause = await self._suspicions.cause(instance, timeout)
         if not cause or self._flight.over:
             return ""
+        if self._heard and cause == UNRESPONSIVE:  # it works again: what stopped it was not this request
+            alone = begun = False
         self.died(instance, cause, at, alone=alone, begun=begun)
         return cause
 
@@ -122,8 +125,7 @@ class IsolationStage(Stage):
         if not begun or instance.instance_id in self._ended:
             return
         self._ended.add(instance.instance_id)
-        self.deaths += not self._counted
-        self._counted = True
+        self.deaths += 1
         if self.deaths >= MAX_DEATHS:
             raise EngineFailed(f"{cause}; it is the second worker that ended with this request")
 

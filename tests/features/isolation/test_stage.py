@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
+from dynamod.discovery.view import UNRESPONSIVE
 from dynamod.features.isolation.stage import PASSED_AFTER
 from dynamod.features.prefill.stage import JUDGED_S
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import HANDOFF_FAILED, PASSED, TRIAL_PAUSE, TRIAL_TAKEN, Handoff
 from dynamod.migration.stages import CAUSE
-from tests.features.prefill.test_prompts import PREFILL, Prompt, Prompts
+from tests.features.prefill.test_prompts import Prompt, Prompts
 from tests.migration.instances import Charge, virtual
 
 
@@ -295,21 +296,32 @@ async def test_a_crash_for_which_another_was_convicted_does_not_count(words: Any
     assert air.client.answer == "a"
 
 
+@pytest.mark.parametrize(
+    ("quiet", "cause", "counts"), [(0.1, UNRESPONSIVE, False), (0.1, "exit", True), (2, UNRESPONSIVE, True)]
+)
 @virtual
-async def test_an_instance_and_its_prefill_worker_that_end_at_once_count_once(words: Any) -> None:
-    """A request that is not the cause would end with its first attempt; a cause ends with the second one."""
-    air = words.Air(prefill=Prompts())
+async def test_an_instance_that_was_heard_a_moment_ago_does_not_hang_for_the_request(
+    words: Any, quiet: float, cause: str, counts: bool
+) -> None:
+    """It was stopped for a while, and its daemon's word of that comes late."""
+    air = words.Air()
     send = await air.start()
-    air.crashes |= {PREFILL.instance_id: "exit code 3", 1: "its process was unresponsive"}
-    send.lose()
+    await asyncio.sleep(3)
+    send.accept()
+    await asyncio.sleep(quiet)
+    air.crashes[1] = cause
+    air.inflight.leave("it does not answer")
     await air.settle()
-    assert (air.client.errors, air.alone, len(air.sends)) == ([], [False, True], 2)
-    air.last.accept()
-    air.crashes[2] = "exit code 3"
+    assert air.suspected == ["r"], "it may be the cause all the same"
+    air.crashes[2] = "exit code 1"
     air.charged.shared = True
+    air.last.accept()
     air.last.lose()
     await air.settle()
-    assert str(air.error) == "exit code 3; it is the second worker that ended with this request"
+    assert len(air.client.errors) == counts
+    if not counts:
+        air.last.tokens(1, 0, finish="eos")
+        await air.settle()
 
 
 class Computing(Prompt):
