@@ -62,6 +62,7 @@ def test_seeds_hold(first: int) -> None:
         11000911,
         12000875,
         13001048,
+        13001601,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
