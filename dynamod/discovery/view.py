@@ -254,12 +254,10 @@ class View:
 
         Empty: it was ended on purpose, or the daemon has said nothing within `timeout` seconds.
         """
-        if self.quarantined(instance):
-            return UNRESPONSIVE
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.until(lambda: instance.instance_id in self._exits or self.quarantined(instance))
-        return self._exits.get(instance.instance_id, "")
+        return UNRESPONSIVE if self.quarantined(instance) else self._exits.get(instance.instance_id, "")
 
     def _reason_changed(
         self, reasons: dict[int, str], changed: Callable[[int], None], key: str, value: bytes | None

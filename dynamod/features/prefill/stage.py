@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 CAUSE_LOOK = 0.02
 """Seconds between looks for the end of a prefill worker."""
 
-JUDGED_S = 10.0
-"""Seconds for which a prefill worker may turn out to hang: that is known after 2 s, and asked at the next attempt."""
+HANGS_S = 2.5
+"""Seconds until it is known that a worker hangs: its daemon says so after 2 s without a sign of life."""
 
 
 class HandedPrompt(Sink):
@@ -118,12 +118,10 @@ class PromptStage(Stage):
     def __init__(self, open_: OpenPrompt, needed: bool, flight: InFlightRequest) -> None:
         self._open, self._needed, self._flight = open_, needed, flight
         self._watched: HandedPrompt | None = None
-        self._unjudged: list[tuple[Instance, float]] = []  # prefill workers whose blocks did not come, and until when
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Send the request with the hand-off of its prompt. A request that is tried alone computes its own prompt."""
         self._watched, alone = None, placement.alone
-        await self._judge()
         if not isinstance(request, Generate) or (alone and not self._needed):
             return await proceed(request)
         try:
@@ -151,18 +149,10 @@ class PromptStage(Stage):
             if broken.prompt:
                 prompt.unread()
             timeout = CAUSE if broken.prompt else 0.0
+            if broken.prompt and prompt.alone and prompt.handoff.result().shape == "rendezvous":
+                timeout = HANGS_S  # the prompt may be in work: where the worker hangs, nobody else can be the cause
             # Else the prompt is computed: what crashes now computes another one, if it was not alone.
-            computing = broken.prompt and prompt.handoff.result().shape == "rendezvous"
-            cause = await flight.stages.blame(prompt.instance, timeout, placement, alone=prompt.alone, begun=computing)
-            if computing and not cause and prompt.instance is not None:
-                self._unjudged.append((prompt.instance, asyncio.get_running_loop().time() + JUDGED_S))
-
-    async def _judge(self) -> None:
-        """Ask about prefill workers that were left with the prompt in work: one that hangs is not known at once."""
-        for one in self._unjudged[:]:
-            instance, until = one
-            if asyncio.get_running_loop().time() > until or await self._flight.stages.blame(instance, 0.0):
-                self._unjudged.remove(one)
+            await flight.stages.blame(prompt.instance, timeout, placement, alone=prompt.alone, begun=False)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
         """Wait until the instance asks whether it may compute the prompt, whose blocks do not come, or the end."""

@@ -7,11 +7,10 @@ import pytest
 
 from dynamod.discovery.view import UNRESPONSIVE
 from dynamod.features.isolation.stage import PASSED_AFTER
-from dynamod.features.prefill.stage import JUDGED_S
+from dynamod.features.prefill.stage import HANGS_S
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import HANDOFF_FAILED, PASSED, TRIAL_PAUSE, TRIAL_TAKEN, Handoff
-from dynamod.migration.stages import CAUSE
 from tests.features.prefill.test_prompts import Prompt, Prompts
 from tests.migration.instances import Charge, virtual
 
@@ -335,36 +334,23 @@ class Computing(Prompt):
         self.handoff.set_result(Handoff(f"s{number}", params={"room": number}, shape="rendezvous"))
 
 
+@pytest.mark.parametrize("alone", [True, False])
 @virtual
-async def test_a_prefill_worker_that_hangs_counts_although_the_blocks_failed_first(words: Any) -> None:
+async def test_the_word_that_a_prefill_worker_hangs_is_waited_for_where_it_tries_one_alone(
+    words: Any, alone: bool
+) -> None:
+    """The blocks fail before that: they take less time than the daemon."""
     prompts = Prompts()
-    prompts.make = Computing
+    prompts.make, prompts.alone = Computing, alone
     air = words.Air(instances=1, prefill=prompts, needs_prefill=True)
     send = await air.start()
-    for number in (101, 102):
-        send.fail(retry=True, code=HANDOFF_FAILED)
-        await asyncio.sleep(CAUSE + 0.1)
-        send = air.last
-        air.crashes[number] = "its process was unresponsive"  # known only now, when the next attempt is under way
-    assert (len(air.sends), air.suspected) == (3, ["r"])
     send.fail(retry=True, code=HANDOFF_FAILED)
-    await asyncio.sleep(CAUSE + 0.1)
-    assert str(air.error) == "its process was unresponsive; it is the second worker that ended with this request"
-    assert len(prompts.asked) == 3
-
-
-@virtual
-async def test_a_prefill_worker_that_ends_much_later_does_not_count(words: Any) -> None:
-    prompts = Prompts()
-    prompts.make = Computing
-    air = words.Air(instances=1, prefill=prompts, needs_prefill=True)
-    send = await air.start()
-    for number in (101, 102):
-        send.fail(retry=True, code=HANDOFF_FAILED)
-        await asyncio.sleep(JUDGED_S + 1)
-        send = air.last
-        air.crashes[number] = "its process was unresponsive"
-    assert air.suspected == []
-    send.tokens(1, 0, finish="eos")
-    await air.settle()
-    assert air.client.answer == "a"
+    await asyncio.sleep(HANGS_S - 0.1)
+    assert len(air.sends) == (1 if alone else 2)
+    air.crashes[101] = UNRESPONSIVE
+    air.judging.set()
+    await asyncio.sleep(0.2)
+    assert (air.guilty, len(air.client.errors)) == (([UNRESPONSIVE], 1) if alone else ([], 0))
+    if not alone:
+        air.last.tokens(1, 0, finish="eos")
+        await air.settle()
