@@ -1,5 +1,6 @@
 """Values of the registry that are not ours, newer, or absurd: skipped, counted, said once."""
 
+import asyncio
 import random
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from dynamod.discovery.keys import card_key, exited_key, instance_key, quarantine_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.records import decoded, keep, statistics
-from dynamod.discovery.view import View
+from dynamod.discovery.view import UNRESPONSIVE, View
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.protocol import PROTOCOL
 
@@ -101,6 +102,19 @@ def test_quarantine_means_one_process_also_where_two_nodes_have_one_name() -> No
         registry.put(card_key(one), msgspec.json.encode(GOOD), lease)
     registry.put(quarantine_key(1), b"", lease)
     assert [one.instance_id for one in view.serving("m")] == [2]
+
+
+async def test_the_cause_of_an_end_is_also_one_that_becomes_known_during_the_wait() -> None:
+    registry = MemoryRegistry(random.Random(0))
+    view, lease = View(registry), registry.grant()  # type: ignore[arg-type]
+    for key, cause in ((quarantine_key(7), UNRESPONSIVE), (exited_key(7), "exit code 3")):
+        asked = asyncio.ensure_future(view.cause(ONE, 5.0))
+        await asyncio.sleep(0)
+        registry.put(key, b"exit code 3", lease)
+        assert await asked == cause
+        assert await view.cause(ONE, 0.0) == cause
+        registry.delete(key, lease)
+        assert await view.cause(ONE, 0.0) == ""
 
 
 def test_fields_and_sections_of_a_newer_release_are_skipped_and_counted() -> None:

@@ -213,6 +213,7 @@ class Air:
         outer: Sequence[MakeStage] = (),
     ) -> None:
         self.crashes: dict[int, str] = {}  # instance -> why its process crashed
+        self.patience: list[float | None] = []  # how long it was to be waited for the cause of an end
         self.suspected: list[str] = []
         self.acquitted = 0
         self.guilty: list[str] = []
@@ -300,6 +301,7 @@ class Air:
 
     async def cause(self, instance: Instance, timeout: float | None = None) -> str:
         assert (timeout is None) is (instance.endpoint != "prefill")
+        self.patience.append(timeout)
         await self.judging.wait()
         return self.crashes.get(instance.instance_id, "")
 

@@ -11,6 +11,7 @@ from dynamod.features.prefill.stage import HANGS_S
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import HANDOFF_FAILED, PASSED, TRIAL_PAUSE, TRIAL_TAKEN, Handoff
+from dynamod.migration.stages import CAUSE
 from tests.features.prefill.test_prompts import Prompt, Prompts
 from tests.migration.instances import Charge, virtual
 
@@ -344,13 +345,12 @@ async def test_the_word_that_a_prefill_worker_hangs_is_waited_for_where_it_tries
     prompts.make, prompts.alone = Computing, alone
     air = words.Air(instances=1, prefill=prompts, needs_prefill=True)
     send = await air.start()
-    send.fail(retry=True, code=HANDOFF_FAILED)
-    await asyncio.sleep(HANGS_S - 0.1)
-    assert len(air.sends) == (1 if alone else 2)
     air.crashes[101] = UNRESPONSIVE
-    air.judging.set()
-    await asyncio.sleep(0.2)
+    send.fail(retry=True, code=HANDOFF_FAILED)
+    await air.settle()
+    assert air.patience == [HANGS_S if alone else CAUSE]
     assert (air.guilty, len(air.client.errors)) == (([UNRESPONSIVE], 1) if alone else ([], 0))
     if not alone:
+        assert air.suspected == ["r"]
         air.last.tokens(1, 0, finish="eos")
         await air.settle()
