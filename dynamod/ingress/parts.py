@@ -99,6 +99,20 @@ class ProcessorPart:
         """Within the block the model has a worker, if the part can have one started. Raises Overloaded."""
         return nullcontext()
 
+    async def load_model(self, model: str, keep_alive: float | str | None = None) -> bool:
+        """Have a worker of the model started, and wait for it, as a request would. False: it is not for this part.
+
+        `keep_alive`: how long the model stays afterwards, as in `EngineFields`. Raises BadRequest or Overloaded.
+        """
+        return False
+
+    async def unload_model(self, model: str) -> bool:
+        """Have the worker of the model ended after its running requests. False: it is not for this part.
+
+        Raises RequestError while requests wait for the model.
+        """
+        return False
+
     async def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Run:
         """Begin a request; `begin` is the next part, and the last one prepares and sends it. Raises RequestError."""
         return await begin(job, sink)

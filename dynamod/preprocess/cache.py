@@ -1,6 +1,7 @@
 """The local cache of Hugging Face: `models--org--name/snapshots/COMMIT/FILE`, links into `blobs`."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -70,6 +71,27 @@ def cached(wanted: Reference, *, weights: bool = True) -> Path | None:
     if not selection.files or (weights and not selection.main and not _complete(place, selection)):
         return None
     return path_of(place, selection)
+
+
+def remove(wanted: Reference) -> int:
+    """Delete a model, or one quantization of its GGUF files; bytes that were deleted, 0 where it is not there.
+
+    Blocks. Raises UserError for a quantization or file that the repository does not have here, and OSError.
+    """
+    place = snapshot(wanted.repository)
+    if place is None:
+        return 0
+    there = files(place)
+    named = select(there, wanted).files if wanted.file or wanted.quantization else tuple(there)
+    if has_weights({name: there[name] for name in there.keys() - {*named}}):
+        for name in named:
+            link = place / name
+            blob = link.resolve()
+            link.unlink()
+            blob.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(folder(wanted.repository))
+    return sum(there[name] for name in named)
 
 
 def models() -> Iterator[Model]:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -55,11 +55,18 @@ def _nobody(_text: str) -> None:
     """Progress is not shown."""
 
 
-async def fetch(name: str, tell: Callable[[str], None] = _nobody, *, weights: bool = True) -> Path:
+async def fetch(
+    name: str,
+    tell: Callable[[str], None] = _nobody,
+    *,
+    weights: bool = True,
+    progress: Callable[[Progress], Awaitable[None]] | None = None,
+) -> Path:
     """The folder or GGUF file that `name` means (as `locate` has it), downloaded when it is not here.
 
-    `tell` gets a line of progress twice a second: bytes, total, speed. `weights` false: tokenizer and template are
-    enough. A caller that is cancelled ends the download at once. Raises UserError.
+    `tell` gets a line of progress twice a second: bytes, total, speed; `progress`, which is awaited, gets the numbers.
+    `weights` false: tokenizer and template are enough. A caller that is cancelled ends the download at once. Raises
+    UserError.
     """
     if (path := await asyncio.to_thread(local, name)) is not None:  # it may have to be converted
         return path
@@ -75,8 +82,10 @@ async def fetch(name: str, tell: Callable[[str], None] = _nobody, *, weights: bo
             line = msgspec.json.decode(text, type=Line)
             answered = not isinstance(line, Progress)
             match line:
-                case Progress() as progress:
-                    tell(f"downloading {name}: {_text(progress)}")
+                case Progress():
+                    if progress is not None:
+                        await progress(line)
+                    tell(f"downloading {name}: {_text(line)}")
                 case Found(found, loaded):
                     if loaded is not None:
                         log.info("downloaded %s: %s", name, bytes_text(loaded))

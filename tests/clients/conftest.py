@@ -24,6 +24,7 @@ NEEDED = {
     "openai_sdk": ("openai",),
     "openai_agents": ("agents",),
     "anthropic_sdk": ("anthropic",),
+    "ollama_client": ("ollama",),
     "langchain_agent": ("langchain", "langchain_openai", "langgraph"),
     "instructor_modes": ("instructor",),
     "pydantic_ai_agent": ("pydantic_ai",),

@@ -6,6 +6,7 @@ import pytest
 
 from . import judge
 from .judge import value
+from .test_python import ollama
 
 AI_SDK = ("chat", "responses")
 
@@ -93,3 +94,8 @@ def test_tools_by_the_anthropic_sdk(node: Any, program: str, served: Any) -> Non
     judge.calls(runner["calls"], served.choice)
     if served.choice == "auto":
         assert runner["text"] == judge.ANSWER
+
+
+@pytest.mark.parametrize("program", ["ollama_node"])
+def test_answers_of_the_ollama_client(node: Any, program: str, served: Any) -> None:
+    ollama(node(program), served)

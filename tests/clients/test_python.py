@@ -82,6 +82,27 @@ def test_messages_of_the_anthropic_sdk(run: Any, program: str, served: Any) -> N
     assert runner["text"] == (judge.ANSWER if served.choice == "auto" else "")
 
 
+@pytest.mark.parametrize("program", ["ollama_client"])
+def test_answers_of_the_ollama_client(run: Any, program: str, served: Any) -> None:
+    ollama(run(program), served)
+
+
+def ollama(found: dict[str, Any], served: Any) -> None:
+    """What came of the flows of one of Ollama's clients."""
+    for flow in ("chat", "generate"):
+        whole, pieces, reason = value(found, flow)
+        assert whole == pieces != ""
+        assert reason == ("stop" if served.choice == "auto" else "length")
+    judge.order(value(found, "form"))
+    looped = value(found, "tool_loop")
+    if served.choice == "auto":
+        judge.calls(looped["calls"], served.choice)
+        assert looped["text"] == judge.ANSWER
+    assert value(found, "models") == [["sample"], ["sample"], True]
+    if served.engine == "mocker":
+        assert value(found, "vectors") == [2, True]
+
+
 @pytest.mark.parametrize("program", ["langchain_agent", "llamaindex_agent"])
 def test_text_in_one_piece_and_streamed(run: Any, program: str) -> None:
     whole, streamed = value(run(program), "text")

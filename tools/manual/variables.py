@@ -185,6 +185,10 @@ GROUPS = (
                 "`true`",
                 "the line of agents that differs per session is left out of prompts of `/v1/messages`",
             ),
+            Variable("DYN_OLLAMA_API", "`true`", "`false`: [Ollama's API](../how-to/ollama.md) at `/api/...` is off"),
+            Variable(
+                "DYN_OLLAMA_MANAGE_MODELS", "`false`", "`true`: clients may download and delete models by `/api/pull`"
+            ),
             Variable(
                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "`false`", "`true`: clients may load and unload LoRA adapters"
             ),

@@ -3,18 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-import pydantic_core
 from aiohttp import web
 
 from dynamod.http.errors import printable
 from dynamod.ingress.api.blocks import Kind
-from dynamod.message.errors import EngineFailed
 
 from .messages import TextBlock, ThinkingBlock, ToolUseBlock
 from .writer import SIGNATURE, MessagesResponse, MessageWriter, new_call_id
-
-_input = msgspec.json.Decoder(dict[str, Any])
 
 
 class MessageUnaryWriter(MessageWriter):
@@ -43,23 +38,9 @@ class MessageUnaryWriter(MessageWriter):
                 self._content.append(ThinkingBlock(text, SIGNATURE))
             case "tool_use":
                 name, call_id = self._of_call
-                self._content.append(ToolUseBlock(call_id, name, self._object(text)))
+                self._content.append(ToolUseBlock(call_id, name, self.call_object(text)))
             case _:
                 self._content.append(TextBlock(text))
-
-    def _object(self, text: str) -> dict[str, Any]:
-        """The input of a call. Our parsers give objects; what a text engine says may be anything.
-
-        Of a call that the limit has cut off: the members that are complete, as Anthropic's clients read a stream.
-        """
-        try:
-            if self.choices[0].reason == "length":
-                partial = pydantic_core.from_json(text or "{}", allow_partial=True)
-                return partial if isinstance(partial, dict) else {}
-            return _input.decode(text) if text else {}
-        except (msgspec.DecodeError, RecursionError, ValueError):
-            self.fail(EngineFailed("the engine has called a tool with what is no JSON object"))
-            return {}
 
     async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.Response:
         """Wait for the end and send the message."""

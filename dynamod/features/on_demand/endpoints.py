@@ -9,20 +9,12 @@ from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
 from dynamod.ingress.api.endpoint import BodyEndpoint, Endpoint, Frontend
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import NotFound, RequestError
+from dynamod.message.errors import NotFound
 from dynamod.message.openai import ModelRequest
 
-from .keeper import Load, Unload
+from .keeper import Load
 from .part import ModelsOnDemand
 from .reports import ModelReport
-
-
-class Conflict(RequestError):
-    """Requests wait for the model."""
-
-    status = 409
-    kind = "invalid_request_error"
-    code_default = "model_in_use"
 
 
 class RunningModels(msgspec.Struct):
@@ -87,8 +79,7 @@ class UnloadModel(LoadModel):
 
     async def act(self, part: ModelsOnDemand, model: str) -> None:
         """Begin to unload it."""
-        if not await part.ask(Unload(model), model):
-            raise Conflict(f"requests wait for the model `{model}` to be loaded", param="model")
+        await part.unload_model(model)
 
 
 def _part(frontend: Frontend) -> ModelsOnDemand:

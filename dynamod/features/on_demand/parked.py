@@ -136,6 +136,13 @@ class ParkedModels(ProcessorPart):
             await self.served(card, "", self.context.queue_timeout)
         yield
 
+    async def load_model(self, model: str, keep_alive: float | str | None = None) -> bool:
+        """Wait until the model has a worker; the planner alone decides how long the worker stays."""
+        if model not in self:
+            return False
+        async with self.held(model):
+            return True
+
     async def served(self, card: ModelCard, pool: str, timeout: float | None) -> None:
         """Return when a worker serves the model in this pool, at once where no planner starts workers for it.
 

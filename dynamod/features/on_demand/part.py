@@ -14,7 +14,7 @@ from dynamod.ingress.base import Job, ResponseSink, Run
 from dynamod.ingress.parts import Begin, ProcessorContext
 from dynamod.message.errors import BadRequest, Internal, Overloaded, RequestError
 
-from .keeper import Claim, ModelKeeper, Release
+from .keeper import Claim, ModelKeeper, Release, Unload
 from .parked import ParkedModels
 from .reports import ModelReport
 from .settings import duration
@@ -25,6 +25,14 @@ NO_LIMIT = 1e9
 """Seconds to wait for a model where no limit is set."""
 FIRST, TELL = 0.25, 1.0
 """Seconds until the first comment about a model that loads, so that a refusal at once is a status; and between two."""
+
+
+class Conflict(RequestError):
+    """Requests wait for the model."""
+
+    status = 409
+    kind = "invalid_request_error"
+    code_default = "model_in_use"
 
 
 class ClaimedSink:
@@ -154,7 +162,7 @@ class ModelsOnDemand(ParkedModels):
         model = asked.base if asked is not None and asked.parent else job.request.model
         if model not in self._names:
             return await super().start(job, sink, begin)
-        claim = Claim(model, f"{next(self._numbers)}", _keep_alive(job))
+        claim = Claim(model, f"{next(self._numbers)}", _keep_alive(job.request.keep_alive))
         claimed = partial(self._begin, job, sink, claim, begin)
         if not (job.request.send_loading_state and isinstance(sink, StreamWriter)) or self._state(model)[0] == "ready":
             return await claimed()
@@ -184,12 +192,32 @@ class ModelsOnDemand(ParkedModels):
             async with super().held(model):
                 yield
             return
-        claim = Claim(model, f"{next(self._numbers)}")
+        async with self._claimed(model, None):
+            yield
+
+    @asynccontextmanager
+    async def _claimed(self, model: str, keep_alive: float | None) -> AsyncGenerator[None]:
+        claim = Claim(model, f"{next(self._numbers)}", keep_alive)
         try:
             await self.ask(claim, model)
             yield
         finally:
             self._releaser(claim)()
+
+    async def load_model(self, model: str, keep_alive: float | str | None = None) -> bool:
+        """Load one of `models:`, or what a planner starts."""
+        if model not in self._names:
+            return await super().load_model(model, keep_alive)
+        async with self._claimed(self._names[model], _keep_alive(keep_alive)):
+            return True
+
+    async def unload_model(self, model: str) -> bool:
+        """Begin to unload one of `models:`. Raises Conflict."""
+        if model not in self._names:
+            return False
+        if not await self.ask(Unload(self._names[model]), model):
+            raise Conflict(f"requests wait for the model `{model}` to be loaded", param="model")
+        return True
 
     def _releaser(self, claim: Claim) -> Callable[[], None]:
         def over() -> None:
@@ -200,8 +228,7 @@ class ModelsOnDemand(ParkedModels):
         return over
 
 
-def _keep_alive(job: Job) -> float | None:
-    value = job.request.keep_alive
+def _keep_alive(value: float | str | None) -> float | None:
     try:
         return None if value is None else duration(value)
     except ValueError as error:

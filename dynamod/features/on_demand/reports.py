@@ -5,10 +5,14 @@ from collections.abc import Callable
 import msgspec
 
 from .core import OnDemand
+from .state import Model
 
 
 class ModelReport(msgspec.Struct, frozen=True):
-    """One model as `/running` shows it. `seconds`: in this state. `load_seconds`: of the last load. `memory`: bytes."""
+    """One model as `/running` shows it. `seconds`: in this state. `load_seconds`: of the last load. `memory`: bytes.
+
+    `expires_in`: seconds until it is unloaded, without a further request; null: it stays.
+    """
 
     model: str
     state: str
@@ -18,6 +22,7 @@ class ModelReport(msgspec.Struct, frozen=True):
     load_seconds: float | None = None
     memory: int = 0
     error: str = ""
+    expires_in: float | None = None
 
 
 class ModelReports:
@@ -42,7 +47,14 @@ class ModelReports:
             one.took and round(one.took, 3),
             one.memory,
             one.last_error,
+            self._expires_in(one),
         )
+
+    def _expires_in(self, one: Model) -> float | None:
+        if one.state != "ready" or one.keep is None:
+            return None
+        idle = 0.0 if one.busy else self._now() - one.idle_since
+        return round(max(0.0, one.keep - idle), 3)
 
     def estimate(self, model: str) -> float:
         """Seconds until the model may be ready."""

@@ -4,15 +4,18 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
+import msgspec
+import pydantic_core
 from aiohttp import web
 
 from dynamod.http.stream import HIGH_WATER, EventFrames, EventStream
-from dynamod.message.errors import RequestError
+from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.openai import REASONING_NAMES
 
 from .response import Choice, ResponseWriter
 
 Kind = Literal["text", "thinking", "tool_use"]
+_input = msgspec.json.Decoder(dict[str, Any])
 
 
 class BlockWriter(ResponseWriter):
@@ -78,6 +81,20 @@ class BlockWriter(ResponseWriter):
             self._call = cast("int", self.blocks if place is None else place)
         if arguments:
             self.more(arguments + "")
+
+    def call_object(self, text: str) -> dict[str, Any]:
+        """The input of a call. Our parsers give objects; what a text engine says may be anything.
+
+        Of a call that the limit has cut off: the members that are complete, as Anthropic's clients read a stream.
+        """
+        try:
+            if self.choices[0].reason == "length":
+                partial = pydantic_core.from_json(text or "{}", allow_partial=True)
+                return partial if isinstance(partial, dict) else {}
+            return _input.decode(text) if text else {}
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            self.fail(EngineFailed("the engine has called a tool with what is no JSON object"))
+            return {}
 
     def _finished(self, choice: Choice) -> None:
         self._close()

@@ -131,7 +131,7 @@ class Endpoint(ABC):
     response: ClassVar[type[msgspec.Struct] | None]  # None: a text
     form: ClassVar[Mapping[str, Any]] = {}  # JSON Schema of a body of form data, when it is none of JSON
     counted: ClassVar[bool] = False  # each request at and below the path counts at the limits of a key, as POST does
-    streams: ClassVar[bool] = False
+    streams: ClassVar[bool | str] = False  # True: server-sent events; else the type of lines, each a `response`
     errors: ClassVar[tuple[int, ...]] = (401,)
     error_form: ClassVar[ErrorForm] = OPENAI
     rules: ClassVar[Sequence[Mapping[str, Any]]] = ()  # of its requests, as JSON Schema
@@ -169,7 +169,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
         context.endpoint = self.label
         settings = frontend.settings
         with bound(x_request_id=context.id), frontend.bodies.share() as share:
-            check_json_type(context.request.headers)
+            self.check_type(context.request.headers)
             body = await read_body(context.request, frontend.body_limit, share, settings.body_min_rate)
             if (turn := frontend.turns.begin()) is not None:
                 await turn
@@ -186,7 +186,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
         else:
             asked, unknown = self.read(body, strict, ignored=ignored)
         context.metrics.unknown_fields += unknown
-        name, card = frontend.pick(asked.model, self.model_type, context)
+        name, card = self.pick(frontend, asked, context)
         if asked.model != name:
             asked = msgspec.structs.replace(asked, model=name)
         context.model = name
@@ -197,6 +197,14 @@ class BodyEndpoint(Endpoint, Generic[R]):
                 context.metrics.unsupported_fields.update(map(field_of, ignored))
                 body = await apart(body_without, body, ignored) if len(body) > LARGE else body_without(body, ignored)
         return await self.answer(frontend, context, asked, card, body)
+
+    def check_type(self, headers: Mapping[str, str]) -> None:
+        """Look at what the headers say of the body. Raises UnsupportedMedia."""
+        check_json_type(headers)
+
+    def pick(self, frontend: Frontend, asked: R, context: RequestContext) -> tuple[str, ModelCard]:
+        """The model asked for, by its own name, with its card. Raises BadRequest, NotFound or Overloaded."""
+        return frontend.pick(asked.model, self.model_type, context)
 
     def read(
         self,
@@ -234,9 +242,13 @@ class BodyEndpoint(Endpoint, Generic[R]):
 
 
 class EngineEndpoint(BodyEndpoint[E]):
-    """An endpoint whose answers engines make: each request becomes a job of the backend and a writer of its answer."""
+    """An endpoint whose answers engines make: each request becomes a job of the backend and a writer of its answer.
 
-    errors = (400, 401, 404, 408, 413, 415, 422, 500, 502, 503, 504)
+    `timed`: its answers always say how long they took (`Job.timed`).
+    """
+
+    timed: ClassVar[bool] = False
+    errors: ClassVar[tuple[int, ...]] = (400, 401, 404, 408, 413, 415, 422, 500, 502, 503, 504)
 
     @abstractmethod
     async def lower(self, job: Job, served: Served) -> Lowered:
@@ -252,13 +264,14 @@ class EngineEndpoint(BodyEndpoint[E]):
         self, frontend: Frontend, context: RequestContext, asked: E, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
         """Let the backend work on the request and respond with what it makes."""
-        meter = context.serving(asked.model, self.streams and bool(getattr(asked, "stream", False)))
-        timed = frontend.settings.per_request_metrics or bool(asked.extra_fields) or context.metrics.records is not None
+        meter = context.serving(asked.model, bool(self.streams) and bool(getattr(asked, "stream", False)))
+        settings, records = frontend.settings, context.metrics.records
+        timed = self.timed or settings.per_request_metrics or bool(asked.extra_fields) or records is not None
         priority = context.caller.priority
         job = Job(frontend.unused_id(context.id), self, asked, body, priority, timed, notes=context.notes)
-        writer = self.writer(asked, job, context, meter, _of_model(frontend.settings, card))
+        writer = self.writer(asked, job, context, meter, _of_model(settings, card))
         clock: asyncio.TimerHandle | None = None
-        limit = frontend.settings.request_timeout
+        limit = settings.request_timeout
         if limit:
             clock = asyncio.get_running_loop().call_later(limit, context.abort, _too_long(limit))
         frontend.ids.add(job.id)

@@ -71,8 +71,10 @@ def _operation(endpoint: Endpoint, settings: FrontendSettings) -> dict[str, Any]
         good = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     elif endpoint.response is not None:
         good = _json(endpoint.response.__name__)
-    if endpoint.streams:
+    if endpoint.streams is True:
         good["text/event-stream"] = {"schema": {"$ref": _REF + "Event"}}
+    elif endpoint.streams and endpoint.response is not None:
+        good[endpoint.streams] = {"schema": {"$ref": _REF + endpoint.response.__name__}}
     responses = {"200": {"description": "The answer, whole or streamed" if endpoint.streams else "OK", "content": good}}
     for status in endpoint.errors:
         responses[str(status)] = {"description": _ERRORS[status], "content": _json(endpoint.error_form.schema)}
@@ -146,6 +148,7 @@ _SHARED: dict[str, Any] = {
     "Error": _object(
         {"error": _object({"message": _TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT})},
     ),
+    "TextError": _object({"error": _TEXT}),
     "MessagesError": _object(
         {"type": {"const": "error"}, "error": _object({"type": _TEXT, "message": _TEXT}), "request_id": _TEXT},
     ),

@@ -223,3 +223,26 @@ async def test_a_feature_holds_a_model_while_it_needs_a_worker() -> None:
                 raise BadRequest("no adapter")
         await asyncio.sleep(0.1)
         assert held(made) == (0, 0)
+
+
+@virtual
+async def test_a_model_is_loaded_for_a_time_and_unloaded_by_hand() -> None:
+    async with backend() as (made, _, _):
+        part = cast("ModelsOnDemand", made["on_demand"])
+        assert not await part.load_model("elsewhere")
+        assert not await part.unload_model("elsewhere")
+        assert await part.load_model("first", "10s")
+        await asyncio.sleep(0.1)
+        report = made.keeper.published.of("a")
+        assert (report.state, report.running) == ("ready", 0)
+        assert report.expires_in == pytest.approx(9.9, abs=0.1)
+        await asyncio.sleep(11.0)
+        assert made.keeper.published.of("a").state == "unloaded"
+        assert await part.load_model("a", -1)
+        await asyncio.sleep(0.1)
+        assert made.keeper.published.of("a").expires_in is None
+        assert await part.unload_model("first")
+        await asyncio.sleep(1.0)
+        assert made.keeper.published.of("a").state == "unloaded"
+        with pytest.raises(BadRequest, match="keep_alive"):
+            await part.load_model("a", "soon")
