@@ -35,7 +35,7 @@ def _part(settings: "FrontendSettings") -> OllamaSettings:
 
 FEATURE = Feature(
     "ollama",
-    "Ollama's API: /api/chat, /api/generate, /api/embed, /api/tags, /api/show, /api/ps, /api/pull",
+    "the API of Ollama, for its clients",
     uses=("embeddings",),
     endpoints=_endpoints,
     part=_part,
