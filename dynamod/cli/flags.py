@@ -167,6 +167,7 @@ def frontend_parser() -> Parser:
         prog="python -m dynamo.frontend",
         description="An OpenAI server for all models that workers of this machine announce.",
         epilog="examples: python -m dynamo.frontend --http-port 8080; python -m dynamo.frontend --interactive",
+        allow_abbrev=False,
     )
     add = p.add_argument
     add("-i", "--interactive", action="store_true", help="a chat in the terminal instead of a server")
@@ -203,6 +204,12 @@ def _frontend_flags(p: Parser, port: int) -> None:
     add("--router-temperature", type=float, metavar="T", help="kv: 0 takes the best, above it chance (default 0.0)")
     events = "kv: workers say what is cached; off: guess it from what was sent (default: on)"
     _pair(add, "--use-kv-events", events)
+    guess = "without KV events: seconds for which a prompt counts as cached (default 120)"
+    add("--router-ttl-secs", type=float, metavar="SECONDS", help=guess)
+    share = "a worker with a larger share of its KV blocks in use gets nothing, from 0 to 1"
+    add("--active-decode-blocks-threshold", type=float, metavar="SHARE", help=share)
+    prompts = "a worker with more prompt tokens still to compute gets nothing"
+    add("--active-prefill-tokens-threshold", type=float, metavar="N", help=prompts)
     _add_settings(p, "processor", ROUTER)
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
     common_flags(p)

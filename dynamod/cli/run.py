@@ -22,6 +22,7 @@ from dynamod.message.errors import UserError
 from .arguments import read_object
 from .completion import SCRIPTS
 from .flags import EPILOG, HELP, RunArguments, frontend_parser, joined, parse
+from .nvidia import accepted
 
 if TYPE_CHECKING:
     from .interrupt import Talk
@@ -44,7 +45,10 @@ FRONTEND_KEYS = {
 """Settings of the frontend, by the flags that give them."""
 FRONTEND_FLAGS = tuple(flag for flag in FRONTEND_KEYS.values() if flag not in ("http_host", "http_port"))
 FRONTEND_KEYS["reasoning_field_name"] = "reasoning_field_name"  # a flag of workers too
-ROUTING = ("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events")
+ROUTING = (
+    *("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events", "router_ttl_secs"),
+    *("active_decode_blocks_threshold", "active_prefill_tokens_threshold"),
+)
 MIGRATION = ("migration_limit", "migration_max_seq_len")
 PLACEMENT = ("tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank", "leader_addr")
 ENGINE = (
@@ -95,7 +99,8 @@ def run(argv: Sequence[str]) -> int:
 
 def run_frontend(argv: Sequence[str]) -> int:
     """Run `python -m dynamo.frontend`."""
-    flags, make = frontend_parser().parse_args(joined(argv)), None
+    p, make = frontend_parser(), None
+    flags = p.parse_args(joined(accepted("dynamo.frontend", argv, p.flags())))
     if flags.interactive:
         if (start := run_input("text")) is None:
             raise UserError("--interactive needs a feature that chats, and none is installed", "see dynamo features")
@@ -230,6 +235,7 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         namespace=address.namespace,
         component=address.component,
         placement="own",
+        workers=getattr(flags, "num_workers", 1),
         python=check_python(flags.python) if flags.python is not None else "",
         endpoints={address.endpoint: EndpointInfo(address.endpoint, "generate")},
     )

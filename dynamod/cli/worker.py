@@ -14,6 +14,7 @@ from dynamod.preprocess.reference import SHIPPED, is_local, reference
 
 from .arguments import Parser
 from .flags import RunArguments, common_flags, worker_flags
+from .nvidia import MODULES, accepted
 from .run import serve, worker_graph
 
 ENDPOINT = "dyn://dynamo.backend.generate"
@@ -36,10 +37,14 @@ def read_worker(name: str, module: str, argv: Sequence[str]) -> tuple[RunArgumen
     )
     p.add_argument("model", nargs="?", help="folder, GGUF file, org/name on Hugging Face, or `sample`")
     where = "its address, dyn://namespace.component.endpoint"
-    p.add_argument("--endpoint", default=ENDPOINT, metavar="ADDRESS", help=f"{where} (default {ENDPOINT})")
+    p.add_argument("--endpoint", metavar="ADDRESS", help=f"{where} (default {ENDPOINT})")
+    p.add_argument("--namespace", metavar="NAME", help="namespace of the address, where --endpoint does not name it")
+    p.add_argument("--num-workers", type=int, default=1, metavar="N", help="workers, each a process (default 1)")
     worker_flags(p, path=("--model",), name=("--served-model-name",))
     common_flags(p)
     p.add_argument("--version", action="version", version=f"{module} {__version__}")
+    if module in MODULES:
+        argv = accepted(module, argv, p.flags())
     entry, rest = ENGINES[engine], list[str]()
     if entry.words:  # the engine's own parser reads what is not ours
         argv, rest = sort(argv, p.flags())
@@ -52,7 +57,9 @@ def read_worker(name: str, module: str, argv: Sequence[str]) -> tuple[RunArgumen
     if entry.model and not model:
         hint = f"for example: python -m {module} sample, or --model-path sample"
         raise UserError(f"engine '{engine}' needs a model", hint)
-    address = Address.parse(flags.endpoint)
+    if flags.num_workers < 1:
+        raise UserError(f"--num-workers is {flags.num_workers}", "it must be at least 1")
+    address = Address.parse(flags.endpoint or (f"dyn://{flags.namespace}" if flags.namespace else ENDPOINT))
     return RunArguments(f"dyn://{address}", engine, model, flags, rest, own.given(flags)), address
 
 

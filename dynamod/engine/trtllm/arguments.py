@@ -30,8 +30,9 @@ EVENTS = 65536
 """Events of KV blocks that TensorRT-LLM keeps until they are read; what does not fit is lost."""
 KNOWN: dict[str, Any] = {
     **dict.fromkeys(("max_batch_size", "max_num_tokens", "max_seq_len", "stream_interval"), int),
-    **dict.fromkeys(("dtype", "tokenizer_mode", "revision"), str),
-    **dict.fromkeys(("trust_remote_code", "enable_iter_perf_stats"), bool),
+    **dict.fromkeys(("pipeline_parallel_size", "moe_expert_parallel_size", "gpus_per_node", "max_beam_width"), int),
+    **dict.fromkeys(("dtype", "tokenizer_mode", "revision", "load_format", "guided_decoding_backend"), str),
+    **dict.fromkeys(("trust_remote_code", "enable_iter_perf_stats", "enable_attention_dp"), bool),
     **dict.fromkeys(("kv_cache_config", "cache_transceiver_config"), dict),
 }
 """Arguments that have a flag; all others go into a file for `--extra-engine-args`."""
