@@ -37,7 +37,9 @@ _ID = re.compile(r"[!-~]{1,128}")
 _random = bytearray()
 os.register_at_fork(after_in_child=_random.clear)  # else two processes would give out the same ids
 _ERROR_TYPES = {404: "not_found", 429: "overload", 503: "overload", 529: "overload", 504: "response_timeout"}
-STATUS_ROUTES = ("/health", "/health/progress", "/live", "/metrics", "/openapi.json", "/docs")
+STATUS_ROUTES = (
+    *("/", "/health", "/health/progress", "/live", "/metrics", "/openapi.json", "/docs", "/ping", "/version"),
+)
 """Routes that programs ask all the time: their requests are no news."""
 
 

@@ -20,6 +20,14 @@ def origin_headers(origins: Collection[str], origin: str | None) -> dict[str, st
     return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", **exposed}
 
 
+def name_setting(error: Exception, asked: Mapping[str, str]) -> None:
+    """Add to the error of a browser's question, whose page may not ask, which setting allows the page."""
+    if "Access-Control-Request-Method" in asked and (origin := asked.get("Origin")):
+        what = f"pages of {origin[:100]} may not ask this server (CORS)"
+        how = "an operator adds the origin to `allowed_origins` or to DYN_HTTP_ALLOWED_ORIGINS"
+        error.args = (f"{error}; {what}: {how}",)
+
+
 def preflight(method: str, asked: Mapping[str, str], allowed: Mapping[str, str]) -> web.Response | None:
     """The answer to a browser that asks before it sends a request, whose headers it lists; None: it is something else.
 

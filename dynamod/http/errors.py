@@ -1,9 +1,9 @@
 """Errors of the server itself, and how any RequestError becomes OpenAI's error object."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -88,17 +88,32 @@ def error_object(error: RequestError) -> dict[str, Any]:
     return {"error": {"message": printable(str(error)), "type": error.kind, "param": error.param, "code": error.code}}
 
 
+class Limit(NamedTuple):
+    """A limit of a key: `requests` or `tokens` of a minute, and what is left. `full_in`: seconds until all is left."""
+
+    name: str
+    size: int
+    remaining: int
+    full_in: float
+
+
+def _no_limits(_limits: Sequence[Limit]) -> dict[str, str]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorForm:
     """How the routes of one API say errors.
 
     `make`: the JSON value of an error with this HTTP status, for the request with this id. `schema`: its name in
     /openapi.json. `id_header`: what the API calls the request's id, in addition to x-request-id.
+    `limits`: further headers for the limits of a key, in addition to OpenAI's.
     """
 
     schema: str
     make: Callable[[RequestError, int, str], dict[str, Any]]
     id_header: str = ""
+    limits: Callable[[Sequence[Limit]], dict[str, str]] = _no_limits
 
     def headers(self, request_id: str) -> dict[str, str]:
         """What every answer of such a route carries in addition to the common headers."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from dynamod.message.errors import RequestError, UserError
 from dynamod.observe.metrics import Definition
 
-from .errors import Unauthorized
+from .errors import Limit, Unauthorized
 from .key_file import ClientKey, KeyFile
 from .limits import Bucket, duration, remaining
 from .settings import FrontendSettings, check_mode
@@ -99,14 +99,22 @@ class Client:
         if self.tokens_left is not None:
             self.tokens_left.use(prompt_tokens + completion_tokens, now)
 
+    def limits(self, now: float) -> list[Limit]:
+        """The limits that there are."""
+        buckets = (("requests", self.requests_left), ("tokens", self.tokens_left))
+        return [
+            Limit(name, bucket.size, remaining(bucket, now), bucket.full_in(now))
+            for name, bucket in buckets
+            if bucket is not None
+        ]
+
     def headers(self, now: float) -> dict[str, str]:
         """OpenAI's headers, of the limits that there are."""
         found: dict[str, str] = {}
-        for name, bucket in (("requests", self.requests_left), ("tokens", self.tokens_left)):
-            if bucket is not None:
-                found[f"x-ratelimit-limit-{name}"] = str(bucket.size)
-                found[f"x-ratelimit-remaining-{name}"] = str(remaining(bucket, now))
-                found[f"x-ratelimit-reset-{name}"] = duration(bucket.full_in(now))
+        for one in self.limits(now):
+            found[f"x-ratelimit-limit-{one.name}"] = str(one.size)
+            found[f"x-ratelimit-remaining-{one.name}"] = str(one.remaining)
+            found[f"x-ratelimit-reset-{one.name}"] = duration(one.full_in)
         return found
 
     def _refusal(self, limit: str, what: str, wait: float) -> RateLimited:

@@ -20,7 +20,7 @@ from .accepting import Listener
 from .answer import json_response
 from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
-from .cors import preflight
+from .cors import name_setting, preflight
 from .errors import error_response
 from .keys import Keys
 from .metrics import Collect, Metrics, families
@@ -177,6 +177,8 @@ class Server:
             asked = preflight(request.method, request.headers, context.headers) if self._origins else None
             response = asked or await self._find(request, context)(context)
         except RequestError as error:
+            if request.method == "OPTIONS":
+                name_setting(error, request.headers)
             context.error = error.with_traceback(None)  # whose frames hold the body, and in a circle themselves
             overload = isinstance(error, Overloaded)
             status = self.settings.overload_status if overload else error.status
@@ -210,7 +212,8 @@ class Server:
                     client.take(time.monotonic())
                     context.caller.counts = True
                 finally:
-                    context.headers |= client.headers(time.monotonic())
+                    now = time.monotonic()
+                    context.headers |= client.headers(now) | self._routes.errors(path).limits(client.limits(now))
         return self._routes.find(request.method, path)
 
     async def _families(self) -> "list[Metric]":
@@ -239,4 +242,5 @@ def _health_routes(state: State, collect: Collect) -> list[Route]:
         await load()
         return web.Response(body=exposition(await collect()).encode(), headers={"Content-Type": CONTENT_TYPE})
 
-    return [Route("GET", "/health", health), Route("GET", "/live", live), Route("GET", "/metrics", metrics)]
+    status = [Route("GET", path, health) for path in ("/health", "/ping")]
+    return [*status, Route("GET", "/live", live), Route("GET", "/metrics", metrics)]

@@ -150,6 +150,10 @@ class ResponseFormat(msgspec.Struct, frozen=True):
     format: Any = None
 
 
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "standard", "standard_only"]
+"""Tiers of OpenAI and Anthropic. They change nothing here: `priority` says which requests come first."""
+
+
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request about a model. An empty name means the only one that is served."""
 
@@ -164,7 +168,7 @@ class EngineFields(ModelRequest, frozen=True, kw_only=True, forbid_unknown_field
     priority: Annotated[int, Meta(ge=-_INT32, le=_INT32)] | None = None
     metadata: Any = None
     store: bool | None = None
-    service_tier: str | None = None
+    service_tier: ServiceTier | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None

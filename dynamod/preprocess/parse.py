@@ -93,11 +93,18 @@ def _refused(error: msgspec.ValidationError, kind: Any, value: Any) -> BadReques
     if text.startswith(_NO_WORD) and (found := _no_such_word(kind, value, path)):
         return found
     if _TOKEN_KEY.match(text):
-        return BadRequest(f"`{path}` has a key that is no token id", param=path)
+        return BadRequest(f"`{path}` has {_wrong_key(value, path)}, which is no token id", param=path)
     text = in_words(text, None)
     if not path:
         return BadRequest(f"the body must be a JSON object with the request's fields: {text}")
     return BadRequest(f"`{path}`: {text}", param=path.split("[...]", 1)[0], code="invalid_type")
+
+
+def _wrong_key(body: Any, path: str) -> str:
+    """The first key of an object at the top of the body that is no token id."""
+    keys = body.get(path.partition("[")[0], ()) if isinstance(body, dict) else ()
+    wrong = next((key for key in keys if not re.fullmatch("[0-9]{1,10}", key)), None)
+    return "a key" if wrong is None else f"the key {wrong[:40]!r}"
 
 
 def _out_of_range(kind: Any, body: Any, path: str) -> BadRequest | None:

@@ -15,27 +15,32 @@ from tests.ingress.test_any_request import FEW, check_answer, of_document
 MADE = document(endpoints(), FrontendSettings())
 PATHS = {feature.name: sorted({one.path for one in feature.endpoints()}) for feature in enabled()}
 ROUTES = {
-    "anthropic": {"/v1/messages", "/v1/messages/count_tokens"},
+    "anthropic": {"/v1/messages", "/v1/messages/count_tokens", "/v1/models", "/v1/models/{id}"},
     "batches": {
         *("/v1/files", "/v1/files/{id}", "/v1/files/{id}/content"),
         *("/v1/batches", "/v1/batches/{id}", "/v1/batches/{id}/cancel"),
     },
-    "embeddings": {"/v1/embeddings", "/v1/score", "/v1/rerank"},
+    "embeddings": {"/v1/embeddings", "/v1/score", "/v1/rerank", "/score", "/rerank", "/v2/rerank"},
     "lora": {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"},
     "ollama": {
         *(f"/api/{name}" for name in ("chat", "generate", "embed", "embeddings", "tags", "show", "ps", "version")),
         *(f"/api/{name}" for name in ("pull", "delete", "create", "copy", "push")),
     },
     "on_demand": {"/running", "/models/load", "/models/unload"},
-    "tokenize": {"/tokenize", "/detokenize", "/v1/chat/completions/render"},
+    "tokenize": {"/tokenize", "/detokenize", "/v1/tokenize", "/v1/detokenize", "/v1/chat/completions/render"},
     "responses": {
         *("/v1/responses", "/v1/responses/{id}", "/v1/responses/input_tokens", "/v1/responses/{id}/input_items"),
-        "/v1/responses/{id}/cancel",
+        *("/v1/responses/{id}/cancel", "/v1/responses/compact"),
     },
 }
 
 
-NOT_ALL = ("/input_tokens", "/render", *(f"/api/{name}" for name in ("pull", "delete", "create", "copy", "push")))
+NOT_ALL = (
+    "/input_tokens",
+    "/render",
+    "/compact",
+    *(f"/api/{name}" for name in ("pull", "delete", "create", "copy", "push")),
+)
 """Routes that refuse some bodies that the document allows."""
 
 

@@ -131,7 +131,7 @@ async def test_logprobs(client, backend) -> None:
     completion = await client.completions.create(model="org/model", prompt="x", logprobs=2)
     logprobs = completion.choices[0].logprobs
     assert (logprobs.tokens, logprobs.text_offset) == (["a", "\u00e9"], [0, 1])
-    assert logprobs.top_logprobs[0] == {"a": -0.5, "b": -9999.0}
+    assert logprobs.top_logprobs == [{"a": -0.5, "b": -9999.0}, {"\u00e9": -1.0}]
 
 
 async def test_tool_calls_of_a_text_engine(client, backend) -> None:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 def _endpoints() -> Sequence[object]:
     from .endpoints import CountTokens, Messages
+    from .models import AnthropicModel, AnthropicModels
 
-    return Messages(), CountTokens()
+    return Messages(), CountTokens(), AnthropicModels(), AnthropicModel()
 
 
 def _part(settings: "FrontendSettings") -> AnthropicSettings:
@@ -25,7 +26,7 @@ def _part(settings: "FrontendSettings") -> AnthropicSettings:
 
 FEATURE = Feature(
     "anthropic",
-    "Anthropic's Messages API: /v1/messages and its count_tokens",
+    "Anthropic's Messages API: /v1/messages and its count_tokens; its form of the list of models",
     endpoints=_endpoints,
     part=_part,
     settings={"frontend": AnthropicSettings},

@@ -39,6 +39,7 @@ class ConversationEndpoint(BodyEndpoint[R]):
     error_form = ANTHROPIC
     rules = (
         {"properties": {"mcp_servers": {"maxItems": 0}, "thread": {"type": "null"}, "compaction": {"type": "null"}}},
+        {"properties": {"container": {"type": "null"}}},
         {
             "anyOf": [
                 {"properties": {"tool_choice": {"properties": {"type": {"enum": ["auto", "none"]}}}}},

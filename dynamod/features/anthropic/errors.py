@@ -1,8 +1,10 @@
 """Errors in Anthropic's form."""
 
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dynamod.http.errors import ErrorForm, printable
+from dynamod.http.errors import ErrorForm, Limit, printable
 from dynamod.message.errors import RequestError
 
 _TYPES = {
@@ -36,4 +38,15 @@ def error_value(error: RequestError, status: int, request_id: str) -> dict[str, 
     return {"type": "error", "error": found, "request_id": request_id}
 
 
-ANTHROPIC = ErrorForm("MessagesError", error_value, "request-id")
+def limit_headers(limits: Sequence[Limit]) -> dict[str, str]:
+    """Anthropic's headers of the limits of a key; resets are times."""
+    found: dict[str, str] = {}
+    for one in limits:
+        reset = datetime.now(UTC) + timedelta(seconds=one.full_in)
+        name = f"anthropic-ratelimit-{one.name}"
+        found |= {f"{name}-limit": str(one.size), f"{name}-remaining": str(one.remaining)}
+        found[f"{name}-reset"] = reset.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return found
+
+
+ANTHROPIC = ErrorForm("MessagesError", error_value, "request-id", limit_headers)

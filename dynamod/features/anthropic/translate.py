@@ -39,6 +39,8 @@ def unserved(request: Conversation, card: ModelCard | None = None) -> Unserved:
     """Fields that would change the answer and are not served, which an operator may have left out."""
     if request.mcp_servers:
         yield "mcp_servers", "`mcp_servers` are not served: give their tools in `tools`"
+    if request.container is not None:
+        yield "container", "`container` is not served: tools run where the client runs"
     if request.compaction is not None and isinstance(request, MessagesRequest):
         yield "compaction", "`compaction` is not served: ask for a summary in `messages`"
     if card is not None and not card.capabilities.grammars:

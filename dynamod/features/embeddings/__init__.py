@@ -7,9 +7,9 @@ from dynamod.extension.feature import Feature
 
 def _endpoints() -> Sequence[object]:
     from .endpoints import Embeddings
-    from .scores import Rerank, Scores
+    from .scores import PlainRerank, PlainScores, Rerank, Scores, SecondRerank
 
-    return Embeddings(), Scores(), Rerank()
+    return Embeddings(), Scores(), Rerank(), PlainScores(), PlainRerank(), SecondRerank()
 
 
 FEATURE = Feature("embeddings", "vectors of texts: /v1/embeddings, /v1/score, /v1/rerank", endpoints=_endpoints)

@@ -211,6 +211,24 @@ class Rerank(Scoring[RerankRequest]):
         return RerankResponse(f"rerank-{job_id}", request.model, found, usage)
 
 
+class PlainScores(Scores):
+    """The same at the path that some clients of vLLM use."""
+
+    path = "/score"
+
+
+class PlainRerank(Rerank):
+    """The same at the path that some clients of vLLM use."""
+
+    path = "/rerank"
+
+
+class SecondRerank(Rerank):
+    """The same at the path of Cohere's second API."""
+
+    path = "/v2/rerank"
+
+
 def _check_texts(texts: Sequence[str], _pairs: Pairs, name: Named) -> None:
     for place, text in enumerate(texts):
         if not text:

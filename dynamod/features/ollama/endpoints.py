@@ -79,7 +79,7 @@ class Chat(Answering[OllamaChatRequest]):
     model_type = "chat"
     make = staticmethod(chat_line)
     values: ClassVar[Mapping[str, Any]] = {
-        "OllamaMessage": {"properties": {"images": either(NULL, {"maxItems": 0})}},
+        "OllamaMessage": {"properties": {"images": either(NULL, {"type": "array", "maxItems": 0})}},
         "OllamaChatRequest": {"properties": {"tools": either(NULL, items(_TOOL))}},
     }
 

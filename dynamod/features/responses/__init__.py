@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def _endpoints() -> Sequence[object]:
-    from .endpoints import InputTokens, Responses
+    from .endpoints import Compact, InputTokens, Responses
     from .kept import CancelResponse, DeleteResponse, InputItems, OneResponse
 
-    return Responses(), InputTokens(), OneResponse(), DeleteResponse(), InputItems(), CancelResponse()
+    return Responses(), InputTokens(), OneResponse(), DeleteResponse(), InputItems(), CancelResponse(), Compact()
 
 
 def _store(settings: "FrontendSettings") -> object:

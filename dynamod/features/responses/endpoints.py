@@ -19,14 +19,14 @@ from dynamod.ingress.api.unserved import Unserved
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import NotFound
+from dynamod.message.errors import BadRequest, NotFound
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.scan import LARGE
 
 from .items import SEALED, as_input, items_of, resolved
 from .kept import GONE
-from .messages import ResponsesRequest
+from .messages import CompactRequest, InputTokensRequest, ResponsesRequest
 from .rules import VALUES
 from .store import ResponseStore, StoredResponse, kept_by
 from .translate import check, input_messages, to_chat, unserved
@@ -86,6 +86,7 @@ class InputTokens(InputEndpoint):
 
     path = "/v1/responses/input_tokens"
     summary = "Tokens of the prompt that an input makes"
+    request = InputTokensRequest
     response = InputTokensResponse
 
     async def answer(
@@ -96,6 +97,22 @@ class InputTokens(InputEndpoint):
         asked, previous = await self.whole(frontend, context, asked)
         chat = await self.chat(asked, previous, len(body))
         return json_response(InputTokensResponse(await count_tokens(model, chat, len(body) > LARGE)))
+
+
+class Compact(BodyEndpoint[CompactRequest]):
+    """Says that conversations are not compacted here."""
+
+    path = "/v1/responses/compact"
+    summary = "Not served: a conversation is shortened by its client"
+    request = CompactRequest
+    response: ClassVar[type[msgspec.Struct]] = InputTokensResponse
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: CompactRequest, card: ModelCard, body: bytes
+    ) -> web.Response:
+        """Raises BadRequest."""
+        how = "ask the model for a summary with /v1/responses, or leave out old items of `input`"
+        raise BadRequest(f"/v1/responses/compact is not served: {how}", code="unsupported_route")
 
 
 class Responses(InputEndpoint):

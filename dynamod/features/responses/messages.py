@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from dynamod.message.openai import Count, Effort, EngineFields
+from dynamod.message.openai import Count, Effort, EngineFields, ModelRequest
 
 Name = Annotated[str, Meta(min_length=1)]
 
@@ -105,3 +105,13 @@ class ResponsesRequest(EngineFields, frozen=True, kw_only=True, forbid_unknown_f
     max_tool_calls: Any = None
     stream_options: Any = None
     truncation: Any = None
+
+
+class InputTokensRequest(ResponsesRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/responses/input_tokens. Without `input`: the tokens of instructions, tools and the conversation."""
+
+    input: str | Annotated[list[InputItem], Meta(min_length=1)] = ""
+
+
+class CompactRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/responses/compact, which is refused."""

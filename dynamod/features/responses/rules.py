@@ -23,19 +23,21 @@ _PART_TYPES = {"enum": ["input_text", "output_text", "text", "summary_text", "re
 _PART = {"type": "object", "properties": {"type": _PART_TYPES, "text": TEXT}, "required": ["type", "text"]}
 _NAMED = typed("function", name=WORDS)
 
+_REQUEST: dict[str, Any] = {
+    "properties": {
+        "tool_choice": either({"enum": [None, "none", "auto", "required"]}, _NAMED),
+        "background": {"enum": [None, False]},
+        "conversation": NULL,
+        "prompt": NULL,
+        "top_logprobs": {"enum": [None, 0]},
+        "include": either(NULL, items({"type": "string", "not": {"const": "message.output_text.logprobs"}})),
+    }
+}
+
 VALUES: dict[str, Any] = {
     "FunctionTool": {"properties": {"type": {"const": "function"}, "name": NAME}, "required": ["type", "name"]},
     "TextConfig": {"properties": {"verbosity": {"enum": [None, "medium"]}}},
-    "ResponsesRequest": {
-        "properties": {
-            "tool_choice": either({"enum": [None, "none", "auto", "required"]}, _NAMED),
-            "background": {"enum": [None, False]},
-            "conversation": NULL,
-            "prompt": NULL,
-            "top_logprobs": {"enum": [None, 0]},
-            "include": either(NULL, items({"type": "string", "not": {"const": "message.output_text.logprobs"}})),
-        }
-    },
+    **dict.fromkeys(("ResponsesRequest", "InputTokensRequest"), _REQUEST),
     "InputItem": {"anyOf": [*_INPUT_ITEMS]},
     "InputPart": either(_PART, typed("refusal", refusal=TEXT)),
 }

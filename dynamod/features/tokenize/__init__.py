@@ -6,11 +6,11 @@ from dynamod.extension.feature import Feature
 
 
 def _endpoints() -> Sequence[object]:
-    from .detokenize import Detokenize
+    from .detokenize import Detokenize, DetokenizeBelow
     from .render import Render
-    from .tokenize import Tokenize
+    from .tokenize import Tokenize, TokenizeBelow
 
-    return Render(), Tokenize(), Detokenize()
+    return Render(), Tokenize(), Detokenize(), TokenizeBelow(), DetokenizeBelow()
 
 
 FEATURE = Feature(

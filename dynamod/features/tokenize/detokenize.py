@@ -50,3 +50,9 @@ class Detokenize(BodyEndpoint[DetokenizeRequest]):
 def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     token_ids(ids, "tokens", tokenizer.vocab_size)
     return tokenizer.decode(ids, skip_special=False)
+
+
+class DetokenizeBelow(Detokenize):
+    """The same below /v1."""
+
+    path = "/v1/detokenize"

@@ -102,3 +102,9 @@ def _check_length(characters: int, param: str) -> None:
 def _tokenized(tokenizer: Tokenizer, text: str, special: bool, strings: bool) -> tuple[list[int], list[str] | None]:
     ids = tokenizer.encode(text, special)
     return ids, [tokenizer.token(index) for index in ids] if strings else None
+
+
+class TokenizeBelow(Tokenize):
+    """The same below /v1."""
+
+    path = "/v1/tokenize"

@@ -167,16 +167,19 @@ class Completions(Generation[CompletionRequest]):
         return {
             "tokens": [entry.token for entry in entries],
             "token_logprobs": [finite(entry.value) for entry in entries],
-            "top_logprobs": [
-                None if entry.value is None else {token: finite(value) for token, _, value in entry.top}
-                for entry in entries
-            ],
+            "top_logprobs": [None if entry.value is None else _best(entry) for entry in entries],
             "text_offset": offsets,
         }
 
     def choice(self, index: int, text: str, reason: str, logprobs: Any, extra: Mapping[str, Any]) -> CompletionChoice:
         """Nothing but text."""
         return CompletionChoice(index, text, reason, logprobs)
+
+
+def _best(entry: Logprob) -> dict[str, float | None]:
+    """The best tokens at a place, and the token that stands there, as OpenAI and vLLM have it."""
+    found = {token: finite(value) for token, _, value in entry.top}
+    return found if entry.token in found else {**found, entry.token: finite(entry.value)}
 
 
 def prompts_of(request: CompletionRequest) -> list[str | list[int]]:

@@ -56,7 +56,7 @@ def document(endpoints: Sequence[Endpoint], settings: FrontendSettings, more: Co
     for path, methods in paths.items():
         for method, operation in methods.items():
             name = "".join(word.capitalize() for word in path.removesuffix(".json").split("/"))
-            operation["operationId"] = method + name.replace("{id}", "One")
+            operation["operationId"] = method + (name.replace("{id}", "One") or "Root")
     return {
         "openapi": "3.1.0",
         "info": {"title": "dynamod", "version": dynamod.__version__, "license": {"name": "Apache-2.0"}},
@@ -114,6 +114,9 @@ def _server_paths() -> dict[str, Any]:
     return {
         "/health": get("Whether a model can be asked", _json("Health"), "503"),
         "/health/progress": get("What each worker does, and the age of its last progress", _json("Progress"), "503"),
+        "/": get("A page about this server", {"text/html": {"schema": _TEXT}}),
+        "/version": get("The release of this server", {"application/json": {"schema": _object({"version": _TEXT})}}),
+        "/ping": get("The same as /health", _json("Health"), "503"),
         "/live": get("Whether the process answers", _json("Live")),
         "/openapi.json": get("This document", {"application/json": {"schema": {"type": "object"}}}),
         "/docs": get("This document as a page", {"text/html": {"schema": _TEXT}}),

@@ -5,6 +5,7 @@ from functools import cache, partial
 
 from aiohttp import web
 
+import dynamod
 from dynamod.extension.installed import disabled, enabled, installed
 from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
@@ -20,6 +21,7 @@ from .chat import ChatCompletions
 from .completions import Completions
 from .docs import HEADERS, page
 from .endpoint import Endpoint, Frontend
+from .home import home
 from .models import Models, OneModel
 from .openapi import document
 
@@ -75,7 +77,9 @@ def make_server(
     known = endpoints()
     frontend = Frontend(settings, backend)
     routes = [_route(one, partial(one.serve, frontend)) for one in known]
-    routes += [_route(one, partial(_refuse, text)) for one, text in endpoints_off()]
+    served = {(one.method, one.path) for one in known}
+    off = [(one, text) for one, text in endpoints_off() if (one.method, one.path) not in served]
+    routes += [_route(one, partial(_refuse, text)) for one, text in off]
 
     described = cache(partial(document, known, settings, [route.path for route in own]))  # made when first asked for
 
@@ -89,7 +93,19 @@ def make_server(
     async def docs(_context: RequestContext) -> web.Response:
         return web.Response(body=drawn(), headers=HEADERS, content_type="text/html", charset="utf-8")
 
-    routes += [Route("GET", "/openapi.json", openapi), Route("GET", "/docs", docs), *own]
+    async def root(context: RequestContext) -> web.Response:
+        request = context.request
+        origin = f"{request.scheme}://{request.headers.get('Host', 'localhost')}"
+        shown = home(origin, settings.guarded).encode("utf-8", "replace")
+        return web.Response(body=shown, headers=HEADERS, content_type="text/html", charset="utf-8")
+
+    async def version(_context: RequestContext) -> web.Response:
+        return json_response({"version": dynamod.__version__})
+
+    routes += [Route("GET", "/openapi.json", openapi), Route("GET", "/docs", docs), Route("GET", "/version", version)]
+    if not any(route.path == "/" for route in routes):
+        routes.append(Route("GET", "/", root))
+    routes += own
     server = Server(settings, routes, backend.health, collect)
     for feature in enabled():
         if feature.serve is not None:

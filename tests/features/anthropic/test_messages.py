@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from dynamod.features.anthropic import stream as stream_module
+from dynamod.features.anthropic.errors import limit_headers
+from dynamod.http.errors import Limit
 from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError
 
 PATH = "/v1/messages"
@@ -251,3 +254,11 @@ async def test_the_feature_is_off(monkeypatch: pytest.MonkeyPatch, serve: Any, c
         "belongs to the feature 'anthropic', which is off: switched off by DYNAMOD_FEATURES"
         in error["error"]["message"]
     )
+
+
+def test_limits_of_a_key_have_anthropics_names() -> None:
+    found = limit_headers([Limit("requests", 10, 4, 30.0)])
+    assert found["anthropic-ratelimit-requests-limit"] == "10"
+    assert found["anthropic-ratelimit-requests-remaining"] == "4"
+    reset = datetime.fromisoformat(found["anthropic-ratelimit-requests-reset"])
+    assert 28 <= (reset - datetime.now(UTC)).total_seconds() <= 31

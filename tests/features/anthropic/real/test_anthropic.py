@@ -219,3 +219,26 @@ async def test_a_loop_of_tools_has_the_whole_conversation(client: Any) -> None:
     question, call, result = bodies[-1]["messages"]
     assert (question["content"], call["content"][0]["input"]) == (CALL, {"city": "Paris"})
     assert result["content"][0]["content"] == "Rain in Paris"
+
+
+async def test_the_list_of_models_has_two_forms(client: Any, house: Any) -> None:
+    found = [model async for model in client.models.list()]
+    assert [(model.type, model.id, model.display_name) for model in found] == [("model", "sample", "sample")]
+    assert found[0].created_at.year > 2020
+    assert (await client.models.retrieve("sample")).id == "sample"
+    with pytest.raises(anthropic.NotFoundError):
+        await client.models.retrieve("other")
+    assert [model async for model in client.models.list(after_id="sample")] == []
+    with pytest.raises(anthropic.BadRequestError):
+        await client.models.list(after_id="other")
+    plain = await client.get("/v1/models", cast_to=object, options={"headers": {"anthropic-version": anthropic.Omit()}})
+    assert plain["object"] == "list"
+
+
+async def test_a_container_is_refused(client: Any) -> None:
+    body = {"model": "sample", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
+    with pytest.raises(anthropic.BadRequestError, match="container"):
+        await client.messages.create(**body, extra_body={"container": "x"})
+    await client.messages.create(**body, service_tier="standard_only")
+    with pytest.raises(anthropic.BadRequestError, match="service_tier"):
+        await client.messages.create(**body, extra_body={"service_tier": "bogus"})

@@ -131,3 +131,11 @@ async def test_reasoning_that_the_client_carries(client: openai.AsyncOpenAI, hou
     await client.responses.create(**body, input=[question, other, call, result])
     plain = await client.responses.create(model="sample", input=[question], extra_body=RAW)
     assert plain.output[0].encrypted_content is None
+
+
+async def test_tokens_are_counted_without_an_input_and_nothing_is_compacted(client: openai.AsyncOpenAI) -> None:
+    short = await client.responses.input_tokens.count(model="sample")
+    long = await client.responses.input_tokens.count(model="sample", instructions="Be very short, please.")
+    assert 0 < short.input_tokens < long.input_tokens
+    with pytest.raises(openai.BadRequestError, match="summary"):
+        await client.post("/responses/compact", body={"model": "sample"}, cast_to=object)

@@ -1,0 +1,76 @@
+"""GET /v1/models and /v1/models/{id}: in Anthropic's form for clients that send `anthropic-version`, else OpenAI's."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+
+from dynamod.http.answer import json_response
+from dynamod.http.context import RequestContext
+from dynamod.ingress.api.endpoint import Frontend
+from dynamod.ingress.api.models import Model, Models, OneModel
+from dynamod.ingress.api.pages import limit_of
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import BadRequest, NotFound
+
+VERSION = "anthropic-version"
+USUAL, MOST = 20, 1000
+"""Entries of a page."""
+
+
+def shown(card: ModelCard) -> dict[str, Any]:
+    """A model as Anthropic's SDKs read it."""
+    made = datetime.fromtimestamp(Model.of(card.name, card).created, UTC).isoformat().replace("+00:00", "Z")
+    return {
+        "type": "model",
+        "id": card.name,
+        "display_name": card.name,
+        "created_at": made,
+        "max_input_tokens": card.context_length or None,
+        "max_tokens": card.context_length or None,
+    }
+
+
+def page(cards: Sequence[ModelCard], query: Any) -> dict[str, Any]:
+    """A page of models, by `limit`, `after_id` and `before_id`. Raises BadRequest."""
+    limit, names = limit_of(query.get("limit"), USUAL, MOST), [card.name for card in cards]
+    begin, end = 0, len(cards)
+    for word in ("after_id", "before_id"):
+        if (name := query.get(word)) is not None:
+            if name not in names:
+                raise BadRequest(f"`{word}`: the list has no model {name[:80]!r}", param=word)
+            if word == "after_id":
+                begin = names.index(name) + 1
+            else:
+                end = names.index(name)
+                begin = max(begin, end - limit)
+    data = [shown(card) for card in cards[begin:end][:limit]]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    more = begin > 0 if "before_id" in query else begin + len(data) < end
+    return {"data": data, "first_id": first, "last_id": last, "has_more": more}
+
+
+class AnthropicModels(Models):
+    """The list."""
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """In the form that the client's headers ask for. Raises BadRequest."""
+        if VERSION not in context.request.headers:
+            return await super().serve(frontend, context)
+        cards = [card for name, card in frontend.askable(context).items() if card.name == name]
+        return json_response(page(cards, context.request.query))
+
+
+class AnthropicModel(OneModel):
+    """One model."""
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """In the form that the client's headers ask for. Raises NotFound."""
+        name = self.named(context)
+        if VERSION not in context.request.headers or not name:
+            return await super().serve(frontend, context)
+        card = frontend.askable(context).get(name)
+        if card is None:
+            raise NotFound(f"the model `{name[:200]}` does not exist", param="model")
+        return json_response(shown(card))
