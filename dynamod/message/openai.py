@@ -289,6 +289,11 @@ class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True)
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
+    def __post_init__(self) -> None:
+        if (narrowed := _allowed(self.tools, self.tool_choice)) is not None:
+            msgspec.structs.force_setattr(self, "tools", narrowed[0])
+            msgspec.structs.force_setattr(self, "tool_choice", narrowed[1])
+
     @property
     def token_limit(self) -> tuple[int | None, str]:
         """`max_completion_tokens`, else `max_tokens`."""
@@ -310,6 +315,29 @@ class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def alternatives(self) -> int | None:
         """`top_logprobs`, when `logprobs` is true."""
         return (self.top_logprobs or 0) if self.logprobs else None
+
+
+def _allowed(tools: list[dict[str, Any]] | None, choice: Any) -> tuple[list[dict[str, Any]], str] | None:
+    """The tools that a `tool_choice` of the type allowed_tools leaves, and `auto` or `required`.
+
+    None: the choice is another one, or names a tool that is not there, which is refused later.
+    """
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return None
+    given = choice.get("allowed_tools", choice)
+    mode, listed = (given.get("mode"), given.get("tools")) if isinstance(given, dict) else (None, None)
+    if mode not in ("auto", "required") or not isinstance(listed, list) or not listed:
+        return None
+    names = [_tool_name(one) for one in listed]
+    kept = [tool for tool in tools or () if _tool_name(tool) in names]
+    return (kept, mode) if "" not in names and {*names} == {*map(_tool_name, kept)} else None
+
+
+def _tool_name(tool: Any) -> str:
+    """Of a tool of a chat or of a response."""
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 class CompletionRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -78,6 +78,9 @@ def tools(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
             raise BadRequest('`tool_choice` must be "none", "auto", "required" or a function', param="tool_choice")
         if choice == "required" and not names:
             raise BadRequest('`tool_choice` "required" needs `tools`', param="tool_choice")
+    elif isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        why = "`tool_choice.allowed_tools` needs a `mode`, auto or required, and `tools` that are among the tools"
+        raise BadRequest(why, param="tool_choice")
     elif choice is not None and (name := _function_name(choice)) not in names:
         raise BadRequest(f"`tool_choice` names {name!r}, which is not among the tools", param="tool_choice")
 

@@ -57,13 +57,19 @@ def check(request: ResponsesRequest) -> None:
     if isinstance(choice, str) or choice is None:
         if choice not in (None, "none", "auto", "required"):
             raise BadRequest('`tool_choice` must be "none", "auto", "required" or a function', param="tool_choice")
-    elif not isinstance(choice, dict) or choice.get("type") != "function" or not isinstance(choice.get("name"), str):
+    elif not isinstance(choice, dict) or not _is_choice(choice):
         raise unsupported("tool_choice", "`tool_choice` must be a word or a function with a name")
     for name in ("conversation", "prompt"):
         if getattr(request, name) is not None:
             raise unsupported(name, f"`{name}` is not served")
     for path, why in unserved(request):
         raise unsupported(field_of(path), why)
+
+
+def _is_choice(choice: dict[str, Any]) -> bool:
+    """Whether it names a function; the chat checks which tools are allowed."""
+    kind = choice.get("type")
+    return kind == "allowed_tools" or (kind == "function" and isinstance(choice.get("name"), str))
 
 
 def _check_item(item: InputItem, where: str) -> None:
@@ -98,7 +104,7 @@ def to_chat(request: ResponsesRequest, history: Sequence[Message]) -> ChatReques
     fields: dict[str, Any] = {name: getattr(request, name) for name in _SAME}
     tools = [{"type": "function", "function": _function(tool)} for tool in request.tools or ()]
     choice = request.tool_choice
-    if isinstance(choice, dict):
+    if isinstance(choice, dict) and choice.get("type") == "function":
         choice = {"type": "function", "function": {"name": choice["name"]}}
     return ChatRequest(
         **fields,
