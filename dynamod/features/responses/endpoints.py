@@ -15,11 +15,11 @@ from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import BodyEndpoint, EngineEndpoint, Frontend
 from dynamod.ingress.api.response import ResponseWriter
 from dynamod.ingress.api.translated import TranslatedChat, count_tokens
-from dynamod.ingress.api.unserved import Unserved
+from dynamod.ingress.api.unserved import Unserved, field_of
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest, NotFound
+from dynamod.message.errors import BadRequest, NotFound, unsupported
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.scan import LARGE
@@ -29,7 +29,7 @@ from .kept import GONE
 from .messages import CompactRequest, InputTokensRequest, ResponsesRequest
 from .rules import VALUES
 from .store import ResponseStore, StoredResponse, kept_by
-from .translate import check, input_messages, to_chat, unserved
+from .translate import check, input_messages, to_chat, unscored, unserved
 from .values import ResponseObject, begun, message_of
 from .writer import ResponseStreamWriter, ResponseUnaryWriter
 
@@ -128,7 +128,9 @@ class Responses(InputEndpoint):
     async def answer(
         self, frontend: Frontend, context: RequestContext, asked: ResponsesRequest, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
-        """Let the backend work on the chat request that it means, and respond with its items. Raises NotFound."""
+        """Let the backend work on the chat that it means, and respond with its items. Raises NotFound, BadRequest."""
+        for path, why in unscored(asked, card):
+            raise unsupported(field_of(path), why)
         asked, previous = await self.whole(frontend, context, asked)
         chat = await self.chat(asked, previous, len(body))
         kept = None if asked.store is False else kept_by(frontend)

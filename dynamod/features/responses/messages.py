@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from dynamod.message.openai import Count, Effort, EngineFields, ModelRequest
+from dynamod.message.openai import Count, Effort, EngineFields, ModelRequest, TopLogprobs
 
 Name = Annotated[str, Meta(min_length=1)]
 
@@ -99,7 +99,7 @@ class ResponsesRequest(EngineFields, frozen=True, kw_only=True, forbid_unknown_f
     background: bool | None = None
     conversation: Any = None
     prompt: Any = None
-    top_logprobs: int | None = None
+    top_logprobs: TopLogprobs | None = None
     context_management: Any = None
     include: list[str] | None = None
     max_tool_calls: Any = None

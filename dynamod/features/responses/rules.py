@@ -29,8 +29,6 @@ _REQUEST: dict[str, Any] = {
         "background": {"enum": [None, False]},
         "conversation": NULL,
         "prompt": NULL,
-        "top_logprobs": {"enum": [None, 0]},
-        "include": either(NULL, items({"type": "string", "not": {"const": "message.output_text.logprobs"}})),
     }
 }
 

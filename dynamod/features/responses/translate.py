@@ -30,16 +30,25 @@ def unserved(request: ResponsesRequest, card: ModelCard | None = None) -> Unserv
     """Fields that would change the answer and are not served, which an operator may have left out."""
     if request.background:
         yield "background", "`background` is not served"
-    if request.top_logprobs:
-        yield "top_logprobs", "`top_logprobs` is not served here; /v1/chat/completions has it"
-    if LOGPROBS in (include := request.include or []):
-        why = f"`include`: {LOGPROBS} is not served here; /v1/chat/completions has logprobs"
-        yield f"include[{include.index(LOGPROBS)}]", why
+    if card is not None:
+        yield from unscored(request, card)
     if request.text is not None:
         if request.text.verbosity not in (None, "medium"):
             yield "text.verbosity", "`text.verbosity` is not served"
         if card is not None and not card.capabilities.grammars and _format(request.text.format) is not None:
             yield "text.format", f"`text.format`: the engine of model {card.name!r} has no grammars."
+
+
+def scores(request: ResponsesRequest) -> bool:
+    """Whether the text of the answer has log probabilities."""
+    return bool(request.top_logprobs) or LOGPROBS in (request.include or ())
+
+
+def unscored(request: ResponsesRequest, card: ModelCard) -> Unserved:
+    """Log probabilities that the model does not offer."""
+    if scores(request) and not card.capabilities.logprobs:
+        name = "top_logprobs" if request.top_logprobs else f"include[{(request.include or []).index(LOGPROBS)}]"
+        yield name, f"`{field_of(name)}`: the model {card.name!r} offers no logprobs."
 
 
 def check(request: ResponsesRequest) -> None:
@@ -110,6 +119,8 @@ def to_chat(request: ResponsesRequest, history: Sequence[Message]) -> ChatReques
         **fields,
         messages=joined(messages),
         max_completion_tokens=request.max_output_tokens,
+        logprobs=True if scores(request) else None,
+        top_logprobs=request.top_logprobs if scores(request) else None,
         tools=tools or None,
         tool_choice=choice,
         reasoning_effort=request.reasoning.effort if request.reasoning is not None else None,

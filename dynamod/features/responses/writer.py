@@ -20,6 +20,7 @@ from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.stream import EventFrames
 from dynamod.ingress.api.blocks import BlockStreamWriter, BlockWriter, Kind
+from dynamod.ingress.api.details import token_logprobs
 from dynamod.ingress.api.response import Choice
 from dynamod.message.errors import RequestError
 
@@ -64,6 +65,7 @@ class ResponseItemsWriter(BlockWriter):
         self._done = done
         self._keeping = False  # the response is complete, and not kept yet
         self._texts: list[str] = []  # of the open item
+        self._token_scores: list[dict[str, Any]] = []  # log probabilities of its text
         self._status: Status = "completed"  # of an item that ends
 
     def opened(self, kind: Kind, name: str = "", call_id: str = "") -> None:
@@ -78,6 +80,17 @@ class ResponseItemsWriter(BlockWriter):
     def more(self, text: str) -> None:
         """Keep it."""
         self._texts.append(text)
+        self._scores()
+
+    def _scores(self) -> list[dict[str, Any]]:
+        """The log probabilities that have come with the newest text; reasoning and calls have none."""
+        entries = self.choices[0].entries
+        if not entries:
+            return []
+        found = [token_logprobs(entry) for entry in entries] if self.kind == "text" else []
+        entries.clear()
+        self._token_scores += found
+        return found
 
     def ended(self) -> None:
         """The item is as it stays."""
@@ -86,7 +99,8 @@ class ResponseItemsWriter(BlockWriter):
         item.status = self._status
         match item:
             case OutputMessage():
-                item.content = [OutputText(text)]
+                item.content = [OutputText(text, logprobs=self._token_scores)]
+                self._token_scores = []
             case ReasoningItem():
                 item.content = [ReasoningText(text)]
                 item.encrypted_content = sealed(text) if self.sealed else None
@@ -163,6 +177,7 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
         super().__init__(*(response, begun, meter, done), frames=self._frames, keep_alive=settings.keep_alive)
         self._number = 0  # of the next event
         self._prefix = b""  # of the open item's deltas
+        self._unsent: list[dict[str, Any]] = []  # log probabilities of the text that waits
 
     def opened(self, kind: Kind, name: str = "", call_id: str = "") -> None:
         """An item begins, and the response with the first."""
@@ -180,9 +195,18 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
             case FunctionCallItem():
                 self._prefix = self._delta("function_call_arguments")
 
+    def more(self, text: str) -> None:
+        """Text of the open item, with what has come for it."""
+        self._unsent += self._scores()
+        super().more(text)
+
     def delta(self, text: str) -> bytes:
         """A piece of the open item: the hot path."""
         self._texts.append(text)
+        found, self._unsent = self._scores() if self._direct else self._unsent, []
+        if found:
+            place = {"item_id": self.item.id, "output_index": self._place, "content_index": 0}
+            return self._event("output_text.delta", **place, delta=printable(text), logprobs=found)
         try:
             content = _encode(text)
         except UnicodeEncodeError:
@@ -197,7 +221,13 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
         item, place = self.item, {"item_id": self.item.id, "output_index": self._place}
         match item:
             case OutputMessage():
-                self._send("output_text.done", **place, content_index=0, text=item.content[0].text, logprobs=[])
+                self._send(
+                    "output_text.done",
+                    **place,
+                    content_index=0,
+                    text=item.content[0].text,
+                    logprobs=item.content[0].logprobs,
+                )
                 self._part_event("done", item.content[0])
             case ReasoningItem():
                 self._send("reasoning_text.done", **place, content_index=0, text=item.content[0].text)
@@ -231,9 +261,12 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
             self._send("in_progress", response=self.response)
 
     def _send(self, name: str, /, **fields: Any) -> None:
+        self._ready.append(self._event(name, **fields))
+
+    def _event(self, name: str, /, **fields: Any) -> bytes:
         value = {"type": f"response.{name}", **fields, "sequence_number": self._number}
         self._number += 1
-        self._ready.append(self._frames.event(f"response.{name}", _encode(value)))
+        return self._frames.event(f"response.{name}", _encode(value))
 
     def _finished(self, choice: Choice) -> None:
         self._begin()

@@ -15,7 +15,7 @@ from dynamod.preprocess import checks
 from dynamod.preprocess.conversation import check_messages, tools_of
 from dynamod.preprocess.model import Model, Prepared
 
-from .details import PromptLogprob, RequestMetrics, finite
+from .details import PromptLogprob, RequestMetrics, token_logprobs
 from .generate import Generation
 from .response import FinishReason, Usage
 from .rules import either, only, set_to
@@ -162,11 +162,7 @@ class ChatCompletions(Generation[ChatRequest]):
 
     def logprobs(self, entries: Sequence[Logprob], offset: int) -> dict[str, Any]:
         """`{"content": [{token, bytes, logprob, top_logprobs}], "refusal": null}`."""
-        content = []
-        for entry in entries:
-            top = [_token(token, raw, value) for token, raw, value in entry.top]
-            content.append(_token(entry.token, entry.token_bytes, entry.value) | {"top_logprobs": top})
-        return {"content": content, "refusal": None}
+        return {"content": [token_logprobs(entry) for entry in entries], "refusal": None}
 
     def choice(self, index: int, text: str, reason: str, logprobs: Any, extra: Mapping[str, Any]) -> ChatChoice:
         """A message; what a text engine adds to it is its own."""
@@ -186,10 +182,6 @@ def _check_parts(parts: Sequence[Part], where: str) -> None:
     for place, part in enumerate(parts):
         if part.refusal is not None:
             raise BadRequest(f"`{where}[{place}]`: only assistants refuse", param=f"{where}[{place}].type")
-
-
-def _token(token: str, raw: bytes, value: float | None) -> dict[str, Any]:
-    return {"token": token, "bytes": list(raw), "logprob": finite(value)}
 
 
 def _special(served: Served) -> Sequence[str]:

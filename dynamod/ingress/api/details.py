@@ -60,6 +60,16 @@ def finite(value: float | None) -> float | None:
     return value if value is None or value > _LOWEST else _LOWEST
 
 
+def token_logprobs(entry: Logprob) -> dict[str, Any]:
+    """A token of an answer in OpenAI's form: `{token, bytes, logprob, top_logprobs}`."""
+    top = [_token(token, raw, value) for token, raw, value in entry.top]
+    return _token(entry.token, entry.token_bytes, entry.value) | {"top_logprobs": top}
+
+
+def _token(token: str, raw: bytes, value: float | None) -> dict[str, Any]:
+    return {"token": token, "bytes": list(raw), "logprob": finite(value)}
+
+
 class Details:
     """Of one answer; apart from its writer, whose attributes are looked up for each token.
 

@@ -11,6 +11,7 @@ from dynamod.features.responses.values import begun
 from dynamod.features.responses.writer import ResponseStreamWriter, ResponseUnaryWriter
 from dynamod.http.metrics import Metrics
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.base import Logprob
 
 from ..block_writers import FEW, HTTP_1_0, SAID, events, say
 
@@ -51,3 +52,27 @@ def test_responses(said: list[tuple[str, str]], reason: str) -> None:
 
 def _said(item: dict[str, Any]) -> str:
     return str(item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"])
+
+
+def test_log_probabilities_of_the_text() -> None:
+    meter = Metrics("x").model("m")
+    entry = Logprob("a", b"a", -0.5, (("b", b"b", -1.0),))
+    value = {"token": "a", "bytes": [97], "logprob": -0.5}
+    value["top_logprobs"] = [{"token": "b", "bytes": [98], "logprob": -1.0}]
+    kept: list[Any] = []
+    common = (0.0, meter, kept.append)
+    unary = ResponseUnaryWriter(begun(ResponsesRequest(input="x"), "m"), *common)
+    stream = ResponseStreamWriter(begun(ResponsesRequest(input="x"), "m"), *common, FrontendSettings(), HTTP_1_0)  # type: ignore[arg-type]
+    for writer in (unary, stream):
+        writer.started(1, 5, {})
+        writer.logprobs(0, (entry,))
+        writer.chunk(0, {"choices": [{"delta": {"reasoning_content": "hm"}}]})
+        writer.logprobs(0, (entry,))
+        writer.text(0, "a", 1)
+        writer.finish(0, "stop", 1)
+    found = events(stream.take())
+    assert [event["logprobs"] for event in found if event["type"] == "response.output_text.delta"] == [[value]]
+    for whole in (found[-1]["response"], msgspec.to_builtins(unary.response)):
+        thought, text = whole["output"]
+        assert text["content"][0]["logprobs"] == [value]
+        assert thought["content"] == [{"type": "reasoning_text", "text": "hm"}]
