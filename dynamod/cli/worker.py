@@ -1,7 +1,7 @@
 """`python -m dynamo.mocker` and its like: a worker of one engine, with the engine's own arguments as flags."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 from dynamod import __version__
@@ -26,8 +26,17 @@ def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
     return serve(worker_graph(arguments, address), module, arguments.flags)
 
 
-def read_worker(name: str, module: str, argv: Sequence[str]) -> tuple[RunArguments, Address]:
-    """The arguments of `python -m MODULE`, and the address of the worker. Raises UserError."""
+def read_worker(
+    name: str,
+    module: str,
+    argv: Sequence[str],
+    environ: MutableMapping[str, str] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> tuple[RunArguments, Address]:
+    """The arguments of `python -m MODULE`, and the address of the worker. Raises UserError.
+
+    `environ`, `tell`: as of `nvidia.accepted`.
+    """
     engine = canonical(name)
     p = Parser(
         prog=f"python -m {module}",
@@ -44,7 +53,7 @@ def read_worker(name: str, module: str, argv: Sequence[str]) -> tuple[RunArgumen
     common_flags(p)
     p.add_argument("--version", action="version", version=f"{module} {__version__}")
     if module in MODULES:
-        argv = accepted(module, argv, p.flags())
+        argv = accepted(module, argv, p.flags(), environ, tell)
     entry, rest = ENGINES[engine], list[str]()
     if entry.words:  # the engine's own parser reads what is not ours
         argv, rest = sort(argv, p.flags())

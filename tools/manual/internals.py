@@ -21,7 +21,10 @@ _DYNAMOD = {
         *("extension", "features"),
         *(f"features/{name}" for name in ("anthropic", "audit", "batches", "chat", "cluster", "doctor")),
         *(f"features/{name}" for name in ("embeddings", "infra", "isolation", "kubernetes", "lora", "ollama")),
-        *(f"features/{name}" for name in ("on_demand", "planner", "prefill", "prefill/transfer", "replay", "responses")),
+        *(
+            f"features/{name}"
+            for name in ("on_demand", "planner", "prefill", "prefill/transfer", "replay", "responses")
+        ),
         *(f"features/{name}" for name in ("role_switch", "tags", "tiers", "tokenize", "top")),
     ),
 }

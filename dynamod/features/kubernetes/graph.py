@@ -1,11 +1,12 @@
 """A DynamoGraphDeployment as a graph of this machine: services, links and a section for each component."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from dynamod.cli.flags import frontend_parser, joined
+from dynamod.cli.nvidia import accepted
 from dynamod.cli.run import ingress_graph, worker_graph
 from dynamod.cli.worker import read_worker
 from dynamod.engine.names import canonical
@@ -17,8 +18,6 @@ from .deployment import RESOURCE, Component, Deployment, read
 
 CLASSES = "graphs.components"
 PROCESSOR = "Processor"
-FLAGS = {"DYN_ROUTER_MODE": "--router-mode", "DYN_HTTP_PORT": "--http-port"}
-"""Variables of a frontend that are flags here."""
 
 
 def expand(document: Document, wanted: object) -> tuple[Document, str | None]:
@@ -46,12 +45,12 @@ def _as_graph(document: Document, deployment: Deployment) -> Document:
     frontend = frontends[0]
     if any(one.name == PROCESSOR for one in deployment.components):
         raise document.error(("spec",), f"a component is called {PROCESSOR}", "give it another name")
+    sections |= _ingress(document, frontend)  # first: what it reads may become variables of the process
     services[frontend.name] = _service(frontend, "Frontend")
     services[PROCESSOR] = {"class": f"{CLASSES}:Processor", "workers": frontend.replicas or 1}
-    sections |= _ingress(document, frontend)
     for one in (*workers, *prefills):
-        services[one.name] = _service(one, "PrefillWorker" if one in prefills else "Worker")
         sections[one.name] = _worker(document, one)
+        services[one.name] = _service(one, "PrefillWorker" if one in prefills else "Worker")
     if prefills:
         sections[PROCESSOR]["remote_prefill"] = True
     for one in deployment.components:
@@ -84,9 +83,10 @@ def _ingress(document: Document, one: Component) -> dict[str, dict[str, Any]]:
     module, words = _module(document, one, "dynamo.frontend")
     if module.rpartition(".")[2] != "frontend":
         raise _not_here(document, one, module)
-    set_by_env = [word for name, flag in FLAGS.items() if name in one.env for word in (flag, one.env[name])]
+    parser = frontend_parser()
     try:
-        graph = ingress_graph(frontend_parser().parse_args(joined([*set_by_env, *words])))
+        words = accepted("dynamo.frontend", words, parser.flags(), one.env, _teller(document, one))
+        graph = ingress_graph(parser.parse_args(joined(words)))
     except UserError as error:
         raise document.error(one.words_at or one.path, str(error), error.hint) from None
     found = {spec.component_kind: dict(spec.config) for spec in graph.services.values()}
@@ -101,11 +101,17 @@ def _worker(document: Document, one: Component) -> dict[str, Any]:
     except UserError:
         raise _not_here(document, one, module) from None
     try:
-        arguments, address = read_worker(engine, module, words)
+        arguments, address = read_worker(engine, module, words, one.env, _teller(document, one))
         (spec,) = worker_graph(arguments, address).services.values()
     except UserError as error:
         raise document.error(one.words_at, str(error), error.hint) from None
     return {key: value for key, value in spec.config.items() if key != "endpoint"}
+
+
+def _teller(document: Document, one: Component) -> Callable[[str], None]:
+    """Says what has no effect of the words and variables of a component."""
+    where = ".".join(one.words_at[:-1] or one.path)
+    return lambda line: print(f"{document.source}: {where}: {line}", file=sys.stderr)
 
 
 def _module(document: Document, one: Component, default: str) -> tuple[str, list[str]]:

@@ -114,6 +114,22 @@ def test_a_graph_with_prefill_workers(load: Any, capsys: pytest.CaptureFixture[s
     )
 
 
+def test_flags_and_variables_without_an_effect_are_said(load: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    args = [*ARGS, "--planner-profile-data", "/workspace/x"]
+    graph = load(
+        beta(
+            Front={"type": "frontend", "main": {"env": [{"name": "DYN_DISCOVERY_BACKEND", "value": "kubernetes"}]}},
+            W={"main": {"command": WORKER, "args": args}},
+        )
+    )
+    assert graph.services["W"].config["model"] == "sample"
+    said = [line for line in capsys.readouterr().err.splitlines() if ".image: " not in line]
+    assert len(said) == 2, said
+    main = "podTemplate.spec.containers.0"
+    for place, what in enumerate(["DYN_DISCOVERY_BACKEND", "--planner-profile-data"]):
+        assert said[place].startswith(f"dgd.yaml: spec.components.{place}.{main}: {what} has no effect here: ")
+
+
 def test_the_older_version(load: Any) -> None:
     main = {"image": "x", "command": ["/bin/sh", "-c"], "args": [f"python3 -m dynamo.mocker {' '.join(ARGS)}"]}
     spec = {
