@@ -19,11 +19,11 @@ def ask(threaded: Any, method: str, path: str, **headers: str) -> tuple[http.cli
 
 
 def test_a_page_says_what_this_is(threaded: Any) -> None:
-    answer, body = ask(threaded, "GET", "/", Host="models.example:81")
+    answer, body = ask(threaded, "GET", "/", Host="example.org:81")
     assert answer.status == 200
     assert answer.headers["Content-Type"].startswith("text/html")
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-    assert b"http://models.example:81/v1" in body
+    assert b"http://example.org:81/v1" in body
     assert b"href=docs" in body
     answer, body = ask(threaded, "GET", "/", Host='<script>"')
     assert b"<script>" not in body

@@ -11,7 +11,7 @@ _STYLE = (
 
 
 def home(origin: str, guarded: bool) -> str:
-    """The page. `origin`: how the client calls this server, like http://host:8000. `guarded`: requests need a key."""
+    """The page. `origin`: how the client calls this server, with scheme and port. `guarded`: requests need a key."""
     key = ' -H "Authorization: Bearer KEY"' if guarded else ""
     url = f"{origin}/v1"
     asked = f"curl {url}/chat/completions{key} -H 'Content-Type: application/json' \\\n  -d "
