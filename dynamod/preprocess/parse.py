@@ -24,6 +24,10 @@ _CUT = "the body is not valid JSON: it ends too early"
 _SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 _NO_WORD = "Invalid enum value"
 _UNKNOWN = "Object contains unknown field `"
+_NO_INTEGER = re.compile(r"^Expected `[^`]*\bint\b[^`]*`, got `float`")
+_MENDED = 64
+"""Fields and lists of a body whose numbers become integers."""
+_LARGEST = 2.0**53
 _IN_LIST = re.compile(r"\[(\d+|\.\.\.)\]$")
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode = msgspec.json.Decoder().decode
@@ -65,6 +69,13 @@ class Parser(Generic[T]):
             raise _refused(error, self._kind, value) from error
 
     def _convert(self, value: Any) -> T:
+        """The request; numbers like `64.0` are integers, as JSON Schema has them."""
+        for _ in range(_MENDED):
+            try:
+                return msgspec.convert(value, self._kind)
+            except msgspec.ValidationError as error:
+                if not _made_integers(error, value):
+                    raise
         return msgspec.convert(value, self._kind)
 
     def _broken(self, body: bytes, error: Exception) -> BadRequest:
@@ -76,6 +87,32 @@ class Parser(Generic[T]):
             except _WRONG:
                 pass
         return _not_json(body, error)
+
+
+def _made_integers(error: msgspec.ValidationError, body: Any) -> bool:
+    """Where a number is no integer for its fraction of zero alone: make integers of it and of its neighbours."""
+    path, text, _ = refusal(error)
+    if not _NO_INTEGER.match(text):
+        return False
+    holder, steps = body, [name or place for name, place in _STEP.findall(path)]
+    for step in steps[:-1]:
+        try:
+            holder = holder[int(step)] if isinstance(holder, list) else holder[step]
+        except (LookupError, TypeError, ValueError):
+            return False
+    if isinstance(holder, dict):
+        places: Sequence[Any] = steps[-1:]
+    else:
+        places = range(len(holder)) if isinstance(holder, list) else ()
+    found = [place for place in places if isinstance(holder, list) or place in holder]
+    wrong = [place for place in found if _is_integral(holder[place])]
+    for place in wrong:
+        holder[place] = int(holder[place])
+    return bool(wrong)
+
+
+def _is_integral(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST
 
 
 def _refused(error: msgspec.ValidationError, kind: Any, value: Any) -> BadRequest:

@@ -1,10 +1,13 @@
 """/docs: a page that shows what /openapi.json says, and needs nothing from elsewhere."""
 
+import html
 import http.client
+import json
 import re
 from html.parser import HTMLParser
 
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.docs import page
 from dynamod.ingress.api.openapi import document
 from dynamod.ingress.api.table import ENDPOINTS
@@ -74,3 +77,30 @@ def test_what_is_said_is_text_and_no_markup() -> None:
     assert not {"script", "b", "i", "u", "s"} & read(text).elements
     assert {"<script>alert(1)</script>", "<b>", "<i>", '"<u>"'} <= {*read(text).texts}
     assert re.search(r"<td><code>key</code><td>needed", text)
+
+
+def test_chats_come_first_with_a_command_and_all_routes_are_in_the_contents() -> None:
+    made = document(ENDPOINTS, FrontendSettings(api_keys="x"))
+    assert next(iter(made["paths"])) == "/v1/chat/completions"
+    text = page(made)
+    contents, _, rest = text.partition("</nav>")
+    for path, methods in made["paths"].items():
+        for method in methods:
+            assert f">{method.upper()} {path}</a>" in contents
+    command = html.unescape(rest.partition("<pre>")[2].partition("</pre>")[0])
+    assert command.startswith("curl \"$URL/v1/chat/completions\" -H 'Authorization: Bearer KEY'")
+    body = json.loads(command.partition(" -d '")[2].removesuffix("'"))
+    assert ChatCompletions().read(json.dumps(body).encode())[0].max_tokens == 50
+
+
+def test_the_document_has_servers_groups_and_keys() -> None:
+    made = document(ENDPOINTS, FrontendSettings())
+    assert made["servers"] == [{"url": "/"}]
+    assert [tag["name"] for tag in made["tags"]][:2] == ["chat", "completions"]
+    chat = made["paths"]["/v1/chat/completions"]["post"]
+    assert chat["security"] == [{}, {"key": []}, {"header": []}], "a key may be sent"
+    assert chat["requestBody"]["content"]["application/json"]["example"]["messages"]
+    assert {*made["components"]["securitySchemes"]} == {"key", "header"}
+    for methods in made["paths"].values():
+        for operation in methods.values():
+            assert operation["tags"]

@@ -320,3 +320,30 @@ def test_a_good_request_with_bytes_changed(places, new) -> None:
         at = place % len(body)
         body[at : at + len(new)] = new
     survives(bytes(body))
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "value"),
+    [
+        ({"max_tokens": 64.0}, "max_tokens", 64),
+        ({"top_k": -1.0, "n": 2.0, "seed": 3.0}, "n", 2),
+        ({"stop_token_ids": [1.0, 2, 3.0]}, "stop_token_ids", [1, 2, 3]),
+        ({"temperature": 1.0}, "temperature", 1.0),
+    ],
+)
+def test_numbers_without_a_fraction_are_integers(change, name, value) -> None:
+    found = getattr(chat(json.dumps(GOOD | change).encode())[0], name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("change", [{"max_tokens": 64.5}, {"max_tokens": 1e300}, {"max_tokens": 0.0}, {"n": [1.0]}])
+def test_other_numbers_are_none(change) -> None:
+    with pytest.raises(BadRequest) as error:
+        chat(json.dumps(GOOD | change).encode())
+    assert error.value.param == next(iter(change))
+
+
+def test_token_ids_of_a_prompt_may_be_floats() -> None:
+    body = json.dumps({"prompt": [[1.0, 2.0], [3]]}).encode()
+    assert completion(body)[0].prompt == [[1, 2], [3]]

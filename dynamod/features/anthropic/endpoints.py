@@ -49,6 +49,8 @@ class ConversationEndpoint(BodyEndpoint[R]):
     )
 
     values: ClassVar[Mapping[str, Any]] = {
+        "MessagesRequest": {"examples": [{"max_tokens": 50, "messages": [{"role": "user", "content": "Hello"}]}]},
+        "CountTokensRequest": {"examples": [{"messages": [{"role": "user", "content": "Hello"}]}]},
         "ClientTool": {"properties": {"name": NAME}},
         "ImageBlock": {"not": {}},
         "ToolChoice": {

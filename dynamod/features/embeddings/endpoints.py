@@ -52,7 +52,10 @@ class Embeddings(VectorEndpoint[EmbeddingsRequest]):
     rules = (only(encoding_format=_FORMATS),)
     # Some models have `dimensions`, and `nvext` may name an instance.
     values: ClassVar[Mapping[str, Any]] = {
-        "EmbeddingsRequest": {"properties": {"input": TEXTS_OR_IDS, "dimensions": NULL, "nvext": NULL}}
+        "EmbeddingsRequest": {
+            "examples": [{"input": ["one", "two"]}],
+            "properties": {"input": TEXTS_OR_IDS, "dimensions": NULL, "nvext": NULL},
+        }
     }
 
     def check(self, request: EmbeddingsRequest) -> None:

@@ -146,7 +146,10 @@ class Scores(Scoring[ScoreRequest]):
     request = ScoreRequest
     response = ScoreResponse
     values: ClassVar[Mapping[str, Any]] = {
-        "ScoreRequest": {"properties": {"text_1": TEXTS, "text_2": WORDS, "nvext": NULL}}
+        "ScoreRequest": {
+            "examples": [{"text_1": "one", "text_2": "two"}],
+            "properties": {"text_1": TEXTS, "text_2": WORDS, "nvext": NULL},
+        }
     }
     label = "score"
 
@@ -187,7 +190,10 @@ class Rerank(Scoring[RerankRequest]):
     request = RerankRequest
     response = RerankResponse
     values: ClassVar[Mapping[str, Any]] = {
-        "RerankRequest": {"properties": {"query": WORDS, "documents": items(WORDS, **MANY), "nvext": NULL}}
+        "RerankRequest": {
+            "examples": [{"query": "one", "documents": ["two", "three"]}],
+            "properties": {"query": WORDS, "documents": items(WORDS, **MANY), "nvext": NULL},
+        }
     }
     label = "rerank"
 

@@ -80,7 +80,10 @@ class Chat(Answering[OllamaChatRequest]):
     make = staticmethod(chat_line)
     values: ClassVar[Mapping[str, Any]] = {
         "OllamaMessage": {"properties": {"images": either(NULL, {"type": "array", "maxItems": 0})}},
-        "OllamaChatRequest": {"properties": {"tools": either(NULL, items(_TOOL))}},
+        "OllamaChatRequest": {
+            "examples": [{"messages": [{"role": "user", "content": "Hello"}]}],
+            "properties": {"tools": either(NULL, items(_TOOL))},
+        },
     }
 
     def check(self, request: OllamaChatRequest) -> None:
@@ -107,6 +110,9 @@ class Generate(Answering[OllamaGenerateRequest]):
     response = OllamaGenerateResponse
     label = "ollama_generate"
     make = staticmethod(generate_line)
+    values: ClassVar[Mapping[str, Any]] = {
+        "OllamaGenerateRequest": {"examples": [{"prompt": "Hello", "stream": False}]}
+    }
     rules = (
         *Answering.rules,
         {

@@ -29,13 +29,16 @@ _REQUEST: dict[str, Any] = {
         "background": {"enum": [None, False]},
         "conversation": NULL,
         "prompt": NULL,
+        # Some models offer log probabilities.
+        "top_logprobs": {"enum": [None, 0]},
+        "include": either(NULL, items({"type": "string", "not": {"const": "message.output_text.logprobs"}})),
     }
 }
 
 VALUES: dict[str, Any] = {
     "FunctionTool": {"properties": {"type": {"const": "function"}, "name": NAME}, "required": ["type", "name"]},
     "TextConfig": {"properties": {"verbosity": {"enum": [None, "medium"]}}},
-    **dict.fromkeys(("ResponsesRequest", "InputTokensRequest"), _REQUEST),
+    **dict.fromkeys(("ResponsesRequest", "InputTokensRequest"), _REQUEST | {"examples": [{"input": "Hello"}]}),
     "InputItem": {"anyOf": [*_INPUT_ITEMS]},
     "InputPart": either(_PART, typed("refusal", refusal=TEXT)),
 }

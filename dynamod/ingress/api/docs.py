@@ -1,7 +1,7 @@
 """/docs: the OpenAPI document as one page of HTML, which needs nothing from elsewhere and runs no script."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -12,7 +12,8 @@ HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inl
 
 _STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff; }
-code { font-family: monospace; } h2, h3 { margin-bottom: .2rem; } summary { cursor: pointer; }
+code, pre { font-family: monospace; } pre { background: #f4f4f4; padding: .6rem; overflow-x: auto; }
+h2, h3 { margin-bottom: .2rem; } summary { cursor: pointer; }
 table { border-collapse: collapse; width: 100%; margin: .4rem 0 1rem; }
 td, th { border-bottom: 1px solid #ddd; text-align: left; padding: .15rem .6rem .15rem 0; vertical-align: top; }
 """
@@ -32,22 +33,46 @@ def page(document: Mapping[str, Any]) -> str:
     """The page: each route with its summary, the fields of its request and its answer, and its errors."""
     title = escape(f"{document['info']['title']} {document['info']['version']}")
     parts = [f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>"]
-    parts.append(f"</head><body><h1>{title}</h1><p>The same as <a href=openapi.json>openapi.json</a>.</p>")
+    parts.append(
+        f"</head><body><h1>{title}</h1><p>The same as <a href=openapi.json>openapi.json</a>. In the commands, "
+    )
+    parts.append("URL is the address of this server: <code>URL=http://localhost:8000</code>.</p>")
     schemas: Mapping[str, Schema] = document["components"]["schemas"]
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            parts += _operation(f"{method.upper()} {path}", operation)
-    parts.append("<h2>Types</h2>")
+    routes = [
+        (f"{method.upper()} {path}", path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    parts += _contents([(name, operation) for name, _, operation in routes])
+    for name, path, operation in routes:
+        parts += _operation(name, path, operation)
+    parts.append("<h2 id=types>Types</h2>")
     for name, schema in schemas.items():
         parts.append(f"<h3 id={_anchor(name)}>{escape(name)}</h3>")
         parts += _fields(schema)
     return "".join([*parts, "</body></html>"])
 
 
-def _operation(name: str, operation: Schema) -> Iterator[str]:
-    yield f"<h2><code>{escape(name)}</code></h2><p>{escape(operation['summary'])}</p><table>"
+def _contents(routes: Sequence[tuple[str, Schema]]) -> Iterator[str]:
+    """Links to all routes, by group."""
+    groups: dict[str, list[str]] = {}
+    for name, operation in routes:
+        link = f"<a href=#{_anchor(name, 'route')}>{escape(name)}</a> {escape(operation['summary'])}"
+        groups.setdefault(operation["tags"][0], []).append(f"<li>{link}")
+    yield "<nav><h2>Contents</h2>"
+    for group, links in groups.items():
+        yield f"<details open><summary>{escape(group)}</summary><ul>{''.join(links)}</ul></details>"
+    yield "<p><a href=#types>Types</a></p></nav>"
+
+
+def _operation(name: str, path: str, operation: Schema) -> Iterator[str]:
+    heading = f"<h2 id={_anchor(name, 'route')}><code>{escape(name)}</code></h2>"
+    yield f"{heading}<p>{escape(operation['summary'])}</p>"
+    if (command := _command(name, path, operation)) is not None:
+        yield f"<pre>{escape(command)}</pre>"
+    yield "<table>"
     if "security" in operation:
-        yield _row("key", "needed")
+        yield _row("key", "not needed" if {} in operation["security"] else "needed")
     for one in operation.get("parameters", ()):
         yield _row(f"{one['name']} ({one['in']})", _kind(one["schema"]))
     if "requestBody" in operation:
@@ -56,6 +81,21 @@ def _operation(name: str, operation: Schema) -> Iterator[str]:
         body = _content(response["content"])
         yield _row(status, f"{escape(response['description'])}: {body}")
     yield "</table>"
+
+
+def _command(name: str, path: str, operation: Schema) -> str | None:
+    """A curl command; None where the body of the request has no example."""
+    key = " -H 'Authorization: Bearer KEY'" if {} not in operation.get("security", [{}]) else ""
+    method, bodies = name.partition(" ")[0], operation.get("requestBody", {}).get("content", {})
+    option = "" if method == "GET" or bodies else f" -X {method}"
+    line = f'curl{option} "$URL{path}"{key}'
+    if not bodies:
+        return line
+    body = bodies.get("application/json", {})
+    if "example" not in body:
+        return None
+    given = json.dumps(body["example"]).replace("'", "\\u0027")
+    return f"{line} -H 'Content-Type: application/json' \\\n  -d '{given}'"
 
 
 def _content(content: Mapping[str, Schema]) -> str:
@@ -105,8 +145,8 @@ def _row(name: str, *cells: str) -> str:
     return f"<tr><td><code>{escape(name)}</code>" + "".join(f"<td>{cell}" for cell in cells)
 
 
-def _anchor(name: str) -> str:
-    return escape("type-" + "".join(sign for sign in name if sign.isalnum() or sign in "_-"))
+def _anchor(name: str, kind: str = "type") -> str:
+    return escape(f"{kind}-" + "".join(sign for sign in name if sign.isalnum() or sign in "_-"))
 
 
 def _json(value: Any) -> str:

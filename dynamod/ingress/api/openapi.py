@@ -1,6 +1,6 @@
 """/openapi.json: made from the table of endpoints and from the structs that requests are decoded with."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -34,25 +34,32 @@ _TEXT = {"type": "string"}
 _MAYBE_TEXT = {"type": ["string", "null"]}
 
 
+SERVER = "server"
+"""The group of routes about the server itself."""
 OPTIONAL = ("/health/progress",)
 """Paths of servers in a process of a daemon only."""
 
 
 def document(endpoints: Sequence[Endpoint], settings: FrontendSettings, more: Collection[str] = ()) -> dict[str, Any]:
     """The OpenAPI 3.1 description of a server with these endpoints. `more`: paths that only some servers have."""
-    schemes: dict[str, Any] = {}
-    if settings.guarded:
-        header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
-        schemes = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}, "header": header}}
-    paths = {path: methods for path, methods in _server_paths().items() if path not in OPTIONAL or path in more}
+    header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
+    schemes = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}, "header": header}}
+    needed: list[dict[str, list[str]]] = [{"key": []}, {"header": []}]
+    schemas = _schemas(endpoints, settings)
+    paths: dict[str, Any] = {}
     for endpoint in endpoints:
         operation = _operation(endpoint, settings)
-        if settings.guarded:
-            operation["security"] = [{"key": []}, {"header": []}]
+        operation["tags"] = [_tag(endpoint.path)]
+        operation["security"] = needed if settings.guarded else [{}, *needed]
+        _show_example(operation, schemas)
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    for path, methods in _server_paths().items():
+        if path not in OPTIONAL or path in more:
+            paths[path] = {method: {**operation, "tags": [SERVER]} for method, operation in methods.items()}
+    tags = dict.fromkeys(tag for methods in paths.values() for one in methods.values() for tag in one["tags"])
     status = ("/health", "/health/progress", "/openapi.json", "/docs", "/metrics")
     for path in paths.keys() & {*status} if settings.guarded and settings.guard_status else ():
-        paths[path]["get"]["security"] = [{"key": []}, {"header": []}]
+        paths[path]["get"]["security"] = needed
     for path, methods in paths.items():
         for method, operation in methods.items():
             name = "".join(word.capitalize() for word in path.removesuffix(".json").split("/"))
@@ -60,9 +67,25 @@ def document(endpoints: Sequence[Endpoint], settings: FrontendSettings, more: Co
     return {
         "openapi": "3.1.0",
         "info": {"title": "dynamod", "version": dynamod.__version__, "license": {"name": "Apache-2.0"}},
+        "servers": [{"url": "/"}],
+        "tags": [{"name": tag} for tag in tags],
         "paths": paths,
-        "components": {"schemas": _schemas(endpoints, settings), **schemes},
+        "components": {"schemas": schemas, **schemes},
     }
+
+
+def _tag(path: str) -> str:
+    """The group of a route: the first folder of its path after the version of the API."""
+    folders = [word for word in path.split("/") if word and word not in ("v1", "v2")]
+    return folders[0] if folders else SERVER
+
+
+def _show_example(operation: dict[str, Any], schemas: Mapping[str, Any]) -> None:
+    """The first example of a request's type also stands at the body of the route."""
+    for body in operation.get("requestBody", {}).get("content", {}).values():
+        name = body["schema"].get("$ref", "").removeprefix(_REF)
+        if found := schemas.get(name, {}).get("examples"):
+            body["example"] = found[0]
 
 
 def _operation(endpoint: Endpoint, settings: FrontendSettings) -> dict[str, Any]:

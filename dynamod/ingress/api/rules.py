@@ -84,13 +84,20 @@ SHARED: dict[str, Schema] = {
     },
     "ResponseFormat": {"properties": {"type": {"enum": ["text", "json_object", "json_schema"]}}},
     "ChatRequest": {
+        "examples": [{"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 50}],
         "properties": {
             "tools": either(NULL, items(_TOOL)),
             "tool_choice": either({"enum": [None, "none", "auto", "required"]}, _TOOL),
-        }
+        },
     },
-    "CompletionRequest": {"properties": {"prompt": TEXTS_OR_IDS}},
-    "TokenizeRequest": {"properties": {"tools": either(NULL, items(_TOOL)), "chat_template": NULL}},
+    "CompletionRequest": {
+        "examples": [{"prompt": "The capital of France is", "max_tokens": 20}],
+        "properties": {"prompt": TEXTS_OR_IDS},
+    },
+    "TokenizeRequest": {
+        "examples": [{"prompt": "Hello"}],
+        "properties": {"tools": either(NULL, items(_TOOL)), "chat_template": NULL},
+    },
 }
 """What holds for structs of the core, by name; structs of a feature are in `values` of its endpoints."""
 
