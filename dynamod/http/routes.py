@@ -40,6 +40,7 @@ class Routes:
         prefixes: dict[tuple[str, str], dict[str, Handler]] = {}
         self._guarded: set[str] = set()
         self._errors: dict[str, ErrorForm] = {}
+        self._below: dict[str, ErrorForm] = {}  # by what the paths begin with
         self._counted: set[str] = set()
         for route in routes:
             if route.prefix:
@@ -48,7 +49,9 @@ class Routes:
                 self._exact.setdefault(route.path, {})[route.method] = route.handler
             if route.guarded:
                 self._guarded.add(_folder(route.path))
-            if route.errors is not OPENAI:
+            if route.errors is not OPENAI and route.prefix:
+                self._below[route.path] = route.errors
+            elif route.errors is not OPENAI:
                 self._errors[route.path] = route.errors
             if route.counted:
                 self._counted.add(route.path)
@@ -64,7 +67,11 @@ class Routes:
 
     def errors(self, path: str) -> ErrorForm:
         """The form of errors at this path."""
-        return self._errors.get(path) or self._errors.get(path.removesuffix("/")) or OPENAI
+        if path in self._exact:
+            return self._errors.get(path, OPENAI)
+        if (form := self._errors.get(path.removesuffix("/"))) is not None:
+            return form
+        return next((form for start, form in self._below.items() if path.startswith(start)), OPENAI)
 
     def find(self, method: str, path: str) -> Handler:
         """The handler; GET also answers HEAD, and a slash at the end changes nothing. Raises NoRoute or NoMethod."""

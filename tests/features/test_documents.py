@@ -15,7 +15,10 @@ from tests.ingress.test_any_request import FEW, check_answer, of_document
 MADE = document(endpoints(), FrontendSettings())
 PATHS = {feature.name: sorted({one.path for one in feature.endpoints()}) for feature in enabled()}
 ROUTES = {
-    "anthropic": {"/v1/messages", "/v1/messages/count_tokens", "/v1/models", "/v1/models/{id}"},
+    "anthropic": {
+        *("/v1/messages", "/v1/messages/count_tokens", "/v1/models", "/v1/models/{id}", "/v1/messages/batches"),
+        *(f"/v1/messages/batches/{{id}}{end}" for end in ("", "/cancel", "/results")),
+    },
     "batches": {
         *("/v1/files", "/v1/files/{id}", "/v1/files/{id}/content"),
         *("/v1/batches", "/v1/batches/{id}", "/v1/batches/{id}/cancel"),

@@ -14,10 +14,18 @@ if TYPE_CHECKING:
 
 
 def _endpoints() -> Sequence[object]:
+    from dynamod.extension.installed import enabled
+
     from .endpoints import CountTokens, Messages
     from .models import AnthropicModel, AnthropicModels
 
-    return Messages(), CountTokens(), AnthropicModels(), AnthropicModel()
+    found: list[object] = [Messages(), CountTokens(), AnthropicModels(), AnthropicModel()]
+    if any(one.name == "batches" for one in enabled()):
+        from . import batches
+
+        found += [batches.CreateMessageBatch(), batches.MessageBatches(), batches.OneMessageBatch()]
+        found += [batches.CancelMessageBatch(), batches.MessageBatchResults()]
+    return found
 
 
 def _part(settings: "FrontendSettings") -> AnthropicSettings:
@@ -27,6 +35,7 @@ def _part(settings: "FrontendSettings") -> AnthropicSettings:
 FEATURE = Feature(
     "anthropic",
     "Anthropic's Messages API: /v1/messages and its count_tokens; its form of the list of models",
+    uses=("batches",),
     endpoints=_endpoints,
     part=_part,
     settings={"frontend": AnthropicSettings},

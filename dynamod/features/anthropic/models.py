@@ -1,6 +1,6 @@
 """GET /v1/models and /v1/models/{id}: in Anthropic's form for clients that send `anthropic-version`, else OpenAI's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,23 +32,22 @@ def shown(card: ModelCard) -> dict[str, Any]:
     }
 
 
-def page(cards: Sequence[ModelCard], query: Any) -> dict[str, Any]:
-    """A page of models, by `limit`, `after_id` and `before_id`. Raises BadRequest."""
-    limit, names = limit_of(query.get("limit"), USUAL, MOST), [card.name for card in cards]
-    begin, end = 0, len(cards)
+def page(names: Sequence[str], show: Callable[[str], Any], query: Mapping[str, str]) -> dict[str, Any]:
+    """A page of entries, by `limit`, `after_id` and `before_id`. Raises BadRequest."""
+    limit, begin, end = limit_of(query.get("limit"), USUAL, MOST), 0, len(names)
     for word in ("after_id", "before_id"):
         if (name := query.get(word)) is not None:
             if name not in names:
-                raise BadRequest(f"`{word}`: the list has no model {name[:80]!r}", param=word)
+                raise BadRequest(f"`{word}`: the list has no entry {name[:80]!r}", param=word)
             if word == "after_id":
                 begin = names.index(name) + 1
             else:
                 end = names.index(name)
                 begin = max(begin, end - limit)
-    data = [shown(card) for card in cards[begin:end][:limit]]
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    more = begin > 0 if "before_id" in query else begin + len(data) < end
-    return {"data": data, "first_id": first, "last_id": last, "has_more": more}
+    found = names[begin:end][:limit]
+    more = begin > 0 if "before_id" in query else begin + len(found) < end
+    first, last = (found[0], found[-1]) if found else (None, None)
+    return {"data": [*map(show, found)], "first_id": first, "last_id": last, "has_more": more}
 
 
 class AnthropicModels(Models):
@@ -58,8 +57,8 @@ class AnthropicModels(Models):
         """In the form that the client's headers ask for. Raises BadRequest."""
         if VERSION not in context.request.headers:
             return await super().serve(frontend, context)
-        cards = [card for name, card in frontend.askable(context).items() if card.name == name]
-        return json_response(page(cards, context.request.query))
+        cards = {name: card for name, card in frontend.askable(context).items() if card.name == name}
+        return json_response(page([*cards], lambda name: shown(cards[name]), context.request.query))
 
 
 class AnthropicModel(OneModel):

@@ -90,12 +90,12 @@ class Asker:
             missing = isinstance(error, NotFound) and error.param == "model" and time.monotonic() < models_until
             if error.retry_after is not None or missing:
                 raise Later(error.retry_after or AGAIN) from None
-            return status, error_object(error)
+            return status, endpoint.error_form.make(error, status, context.id)
         except Exception:
             log.exception("request id=%s of a batch failed unexpectedly", context.id)
             context.error = internal = Internal("internal error; the server's log has it under this request id")
             status = internal.status
-            return status, error_object(internal)
+            return status, endpoint.error_form.make(internal, status, context.id)
         finally:
             context.end(status)
 

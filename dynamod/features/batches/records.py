@@ -16,8 +16,8 @@ Status = Literal["validating", "failed", "in_progress", "finalizing", "completed
 Ended = Literal["completed", "failed", "expired", "cancelled"]
 ENDED: tuple[Status, ...] = ("completed", "failed", "expired", "cancelled")
 Url = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
-URLS: tuple[str, ...] = get_args(Url)
-"""Endpoints that lines of a batch may ask."""
+URLS: tuple[str, ...] = (*get_args(Url), "/v1/messages")
+"""Endpoints that lines of a batch may ask; batches of /v1/messages have routes of their own."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _Text = Annotated[str, Meta(max_length=512)]
 _Key = Annotated[str, Meta(max_length=64)]
