@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dynamod.message.discovery import Instance
-    from dynamod.observe.records import Facts
 
     from .keys import Client
 
@@ -72,14 +71,6 @@ class Place(NamedTuple):
     prefill: bool
 
 
-class AnsweredChoice(Protocol):
-    """One choice of an answer."""
-
-    index: int
-    reason: str | None
-    tokens: int
-
-
 class Response(Protocol):
     """A response that is being made: what its request must know to end it, to count it and to log it."""
 
@@ -87,10 +78,6 @@ class Response(Protocol):
     error: RequestError | None
     first: float | None  # seconds from the request's arrival to the first token
     prompt_tokens: int
-
-    @property
-    def choices(self) -> "Sequence[AnsweredChoice]":
-        """Its choices so far."""
 
     @property
     def cached_tokens(self) -> int | None:
@@ -150,7 +137,7 @@ class RequestContext:
     """What is known of one request: enough for its log line, its metrics, and to end it from outside."""
 
     __slots__ = (
-        *("begun", "cancel", "endpoint", "error", "facts", "headers", "id", "meter", "metrics", "notes"),
+        *("begun", "cancel", "endpoint", "error", "headers", "id", "meter", "metrics", "notes"),
         *("caller", "model", "request", "response", "stream", "task"),
     )
 
@@ -171,7 +158,6 @@ class RequestContext:
         self.error: RequestError | None = None
         self.task: asyncio.Task[object] | None = None
         self.caller = Caller()
-        self.facts: Facts | None = None  # tokens, where a reader of its record wants them
         self.notes: dict[str, str] = {}  # what features say of it, for the log
 
     def serving(self, model: str, stream: bool) -> ModelMetrics:

@@ -21,7 +21,6 @@ from dynamod.features.on_demand.keeper import OnDemandStatistics
 from dynamod.features.planner.metrics import Decision, PlannerFacts
 from dynamod.features.prefill.dispatch import LocalPrefill, RemotePrefill
 from dynamod.features.prefill.handoff import HandoffStatistics
-from dynamod.features.request_trace import reader as request_trace
 from dynamod.features.responses import store as responses
 from dynamod.features.tags import ingress as tags
 from dynamod.features.tiers.dispatch import PeerFetches
@@ -122,7 +121,7 @@ SECTIONS: tuple[tuple[str, str, Sequence[Rows | Defined]], ...] = (
             Defined((http.GONE, http.UNKNOWN_FIELDS, http.UNSUPPORTED_FIELDS)),
             Rows(FRONTEND, router.LoopStatistics),
             Defined(keys.METRICS),
-            Defined((audit.METRIC, request_trace.METRIC)),
+            Defined((audit.METRIC,)),
             Defined((tags.METRIC,)),
             Defined((batches.LINES, batches.OPEN, batches.BYTES)),
             Defined((batches.KEY_FILES, batches.KEY_BYTES, batches.KEY_BATCHES)),
