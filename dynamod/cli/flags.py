@@ -231,7 +231,7 @@ def _add_settings(p: Parser, section: str, group: str) -> None:
 
 
 def _added(section: str) -> dict[str, Option]:
-    return {f"--{name.replace('_', '-')}": option for name, option in options(section).items()}
+    return {f"--{name.replace('_', '-')}": option for name, option in options(section).items() if option.flag}
 
 
 def _reasoning_field_flag(p: Parser) -> None:

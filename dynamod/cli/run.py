@@ -36,7 +36,7 @@ FRONTEND_KEYS = {
         key: key
         for key in (
             *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path"),
-            *options("frontend"),
+            *(name for name, option in options("frontend").items() if option.flag),
         )
     },
     "ignore_unsupported_fields": "ignore_unsupported_fields",

@@ -19,13 +19,14 @@ class Option:
     `metavar`, `help`: of its flag `--NAME METAVAR`. FILE and FOLDER are relative to the folder of the command; BOOL
     makes a pair `--NAME`, `--no-NAME`. N is a number. JSON is an object or a file with one, and only for the processor.
     `variable`: of the environment of a frontend. `group`: the heading of the flag in `--help`; empty: that of the
-    section's own flags.
+    section's own flags. `flag`: False where the setting has a variable and no flag.
     """
 
     metavar: str
     help: str
     variable: str = ""
     group: str = ""
+    flag: bool = True
 
 
 def extended(model: type[T]) -> type[T]:

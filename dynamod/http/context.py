@@ -71,6 +71,14 @@ class Place(NamedTuple):
     prefill: bool
 
 
+class AnsweredChoice(Protocol):
+    """One choice of an answer."""
+
+    index: int
+    reason: str | None
+    tokens: int
+
+
 class Response(Protocol):
     """A response that is being made: what its request must know to end it, to count it and to log it."""
 
@@ -78,6 +86,10 @@ class Response(Protocol):
     error: RequestError | None
     first: float | None  # seconds from the request's arrival to the first token
     prompt_tokens: int
+
+    @property
+    def choices(self) -> "Sequence[AnsweredChoice]":
+        """Its choices so far."""
 
     @property
     def cached_tokens(self) -> int | None:

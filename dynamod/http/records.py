@@ -9,7 +9,7 @@ import ipaddress
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from time import perf_counter
@@ -19,9 +19,9 @@ from aiohttp import web
 
 from dynamod.message.errors import RequestError
 from dynamod.observe.bounded import bounded
-from dynamod.observe.records import RequestRecord, WorkerPlace
+from dynamod.observe.records import ChoiceEnd, Facts, RequestRecord, WorkerPlace
 
-from .context import GONE, Place, RequestContext
+from .context import GONE, Place, RequestContext, Response
 from .settings import Network
 
 log = logging.getLogger("dynamod.frontend")
@@ -34,9 +34,14 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class RecordReader(ABC):
-    """Reads the records of one HTTP server. `body_bytes`: the largest body that it takes; 0: it wants no bodies."""
+    """Reads the records of one HTTP server. `body_bytes`: the largest body that it takes; 0: it wants no bodies.
+
+    `headers`: names in small letters of headers of requests that it wants. `tokens`: it wants prompts and choices.
+    """
 
     body_bytes: int = 0
+    headers: Collection[str] = ()
+    tokens: bool = False
 
     @abstractmethod
     def take(self, record: RequestRecord) -> None:
@@ -58,7 +63,17 @@ class Records:
     ) -> None:
         self._readers, self._proxies, self._where = readers, Proxies(proxies), where
         self._body_bytes = max(reader.body_bytes for reader in readers)
+        self._headers = frozenset(name for reader in readers for name in reader.headers)
+        self._tokens = any(reader.tokens for reader in readers)
+        self._facts: dict[RequestContext, Facts] = {}  # of open requests
         self._bodies: dict[RequestContext, Bodies] = {}  # of open requests
+
+    def facts(self, context: RequestContext) -> Facts | None:
+        """Where to note tokens of a request; None: no reader wants them."""
+        if not self._tokens:
+            return None
+        self._facts[context] = found = Facts()
+        return found
 
     def asked(self, context: RequestContext, body: bytes) -> None:
         """The body of a request is here."""
@@ -97,6 +112,7 @@ class Records:
         places = response.places if response is not None else ()
         first = response.first if response is not None else None
         node, process = self._where()
+        facts = self._facts.pop(context, None)
         return RequestRecord(
             id=context.id,
             time=time.time() - took,
@@ -123,7 +139,15 @@ class Records:
             process=process,
             request_body=bodies.request if bodies is not None else None,
             response_body=bodies.response if bodies is not None else None,
+            headers=self._wanted(request) if self._headers else {},
+            prompts=facts.prompts if facts is not None else (),
+            choices=_ends(response, facts) if facts is not None and response is not None else (),
+            samples=facts.samples if facts is not None else 1,
         )
+
+    def _wanted(self, request: web.BaseRequest) -> dict[str, str]:
+        headers = request.headers
+        return {name: value for name in self._headers if (value := headers.get(name)) is not None}
 
 
 class Bodies:
@@ -229,6 +253,15 @@ def _address(text: str) -> Address | None:
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
+
+
+def _ends(response: Response, facts: Facts) -> list[ChoiceEnd]:
+    answers, found = facts.answers, []
+    for choice in response.choices:
+        ids = answers[choice.index] if answers else ()
+        tokens = len(ids) if answers else choice.tokens
+        found.append(ChoiceEnd(choice.index, choice.reason or "", tokens, facts.calls(choice.index), ids))
+    return found
 
 
 def _worker(place: Place) -> WorkerPlace:

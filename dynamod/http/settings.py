@@ -193,7 +193,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     """
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {"metrics_prefix": metrics_prefix(env)}
-    added = {one.variable: (key, _true if one.metavar == "BOOL" else str) for key, one in options("frontend").items()}
+    added = {one.variable: (key, _READ.get(one.metavar, str)) for key, one in options("frontend").items()}
     for name, (key, read) in (*VARIABLES.items(), *added.items()):
         if text := env.get(name):
             try:
@@ -207,6 +207,8 @@ def _true(text: str) -> bool:
     return text.strip().lower() in TRUE
 
 
+_READ: dict[str, Callable[[str], Any]] = {"BOOL": _true, "N": int}
+"""By the metavar of an option."""
 VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_HTTP_BODY_LIMIT_MB": ("body_limit_mb", float),
     "DYN_HTTP_OVERLOAD_STATUS_CODE": ("overload_status", lambda text: int(float(text))),

@@ -14,6 +14,7 @@ import msgspec
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import EngineFields
+from dynamod.observe.records import Facts
 from dynamod.router.eligible import Need
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Job(msgspec.Struct, frozen=True):
 
     `priority`: of the client's key, instead of what the request says; None: it has none. `timed`: the sink wants to
     know when a worker was found, and which. `needs`: of its workers. `notes`: what features say of the request, for the
-    log and the records of its decisions: texts without spaces, by words of the features.
+    log and the records of its decisions: texts without spaces, by words of the features. `facts`: gets the tokens of
+    prompts and answers; None: no reader wants tokens.
     """
 
     id: str
@@ -46,6 +48,7 @@ class Job(msgspec.Struct, frozen=True):
     timed: bool = False
     needs: Sequence[Need] = ()
     notes: dict[str, str] = {}
+    facts: Facts | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dynamod.message.worker import REPLAY, Generate, form_words
 from dynamod.migration.base import Choice
 from dynamod.migration.request import InFlightRequest
 from dynamod.migration.stages import Ask, MakeStage, StageContext
+from dynamod.observe.records import Facts, PromptTokens
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.output import RecordedOutput
 from dynamod.router.placement import Placement
@@ -85,6 +86,8 @@ class RequestsInFlight:
             sink.echoed(lowered.echo)
         if lowered.prompt_ids:
             sink.recorded(lowered.prompt_ids, [one.ids for one in lowered.outputs if isinstance(one, RecordedOutput)])
+        if job.facts is not None:
+            _note(job.facts, lowered)
         sink.started(len(stages), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
         try:
             choices = [partial(self._choice, job, run, lowered, *one) for one in enumerate(stages)]
@@ -211,6 +214,20 @@ class RequestsInFlight:
         sink.started(1, lowered.prompt_tokens[0], found)
         sink.finish(0, "stop", 0)
         return RequestRun(sink)
+
+
+def _note(facts: Facts, lowered: Lowered) -> None:
+    """Note the tokens of a request for its record."""
+    card, samples = lowered.card, lowered.samples
+    prompts = []
+    for index, request in list(enumerate(lowered.requests))[::samples]:
+        if isinstance(request, Generate):
+            blocks = lowered.blocks[index] if lowered.blocks else ()
+            prompts.append(PromptTokens(request.token_ids, blocks, card.kv_cache_block_size, card.salt))
+    facts.samples = samples
+    if len(prompts) * samples == len(lowered.requests):
+        facts.prompts = prompts
+        facts.answers = [one.ids for one in lowered.outputs if isinstance(one, RecordedOutput)]
 
 
 def _can_move(request: InFlightRequest) -> bool:

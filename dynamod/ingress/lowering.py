@@ -177,7 +177,8 @@ async def lower_tokens(
         if card.adapter is not None:
             generate = msgspec.structs.replace(generate, adapter=card.adapter)
         requests += [_seeded(generate, sample, draw, own_noise, grammar) for sample in range(samples)]
-        outputs += [_output(request, model, generate, skip_special) for _ in range(samples)]
+        record = request.return_token_ids or job.facts is not None
+        outputs += [_output(request, model, generate, skip_special, record) for _ in range(samples)]
         if parser is not None:
             parsers += [parser(prepared.prompt, served.id()) for _ in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
@@ -258,8 +259,8 @@ def _encoded(served: Served, prepared: Prepared, request_id: str) -> tuple[Gener
     return generate, served.blocks(generate.token_ids)
 
 
-def _output(request: Common, model: Model, generate: Generate, skip_special: bool) -> Output:
-    return (RecordedOutput if request.return_token_ids else Output)(
+def _output(request: Common, model: Model, generate: Generate, skip_special: bool, record: bool | None) -> Output:
+    return (RecordedOutput if record else Output)(
         model.tokenizer,
         generate.stops,
         generate.eos_token_ids,

@@ -3,15 +3,16 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from .backlog import Backlog
-from .rotated import RotatedFile
 
 log = logging.getLogger("dynamod.observe")
 
 PAUSE_S = 0.05
-"""Seconds for which lines are gathered; a process that is killed loses these at most."""
+"""Seconds for which lines are gathered by default; a process that is killed loses these at most."""
 GATHERED = 256 * 1024
 """Bytes that are handed to the thread at once."""
 WAITING = 8 * 1024 * 1024
@@ -20,15 +21,48 @@ SAY_S = 60.0
 """Seconds between two log lines about dropped lines."""
 
 
+class LineFile(Protocol):
+    """Where lines go: a `rotated.RotatedFile`, for instance. Used in one thread at a time.
+
+    `failure`: why the last line is not there; empty when it is.
+    """
+
+    failure: str
+
+    @property
+    def path(self) -> Path:
+        """For the log."""
+
+    def append(self, lines: Sequence[bytes]) -> int:
+        """Append lines, each with its line break. Returns how many are there."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more comes, for now."""
+
+
 class LineWriter:
     """Takes lines in an event loop; a thread writes them to `file`.
 
     `what`: the lines, for the log. `lost(count)` makes the line that tells readers of the file that `count` lines are
-    missing there. `taken` lines are `written`, `dropped`, or still on their way.
+    missing there; None: nothing tells them. `pause`: seconds for which lines are gathered. `gathered`: bytes that are
+    handed over at once. `most`: lines that may be on their way; 0: any number. `taken` lines are `written`, `dropped`,
+    or still on their way.
     """
 
-    def __init__(self, file: RotatedFile, what: str, lost: Callable[[int], bytes], waiting: int = WAITING) -> None:
+    def __init__(
+        self,
+        file: LineFile,
+        what: str,
+        lost: Callable[[int], bytes] | None = None,
+        waiting: int = WAITING,
+        *,
+        pause: float = PAUSE_S,
+        gathered: int | None = None,
+        most: int = 0,
+    ) -> None:
         self._file, self._what, self._lost = file, what, lost
+        self._limits = pause, GATHERED if gathered is None else gathered, most
         self._backlog: Backlog[int] = Backlog(self._write, waiting)
         self._gathered: list[bytes] = []
         self._size = 0  # bytes of these
@@ -45,13 +79,18 @@ class LineWriter:
 
     def put(self, line: bytes) -> None:
         """Have a line with its line break written. To be called in an event loop."""
+        pause, full, most = self._limits
         self.taken += 1
+        if most and self.taken - self.written - self.dropped > most:
+            self._refused += 1
+            self._complain("the writer is too slow")
+            return
         self._gathered.append(line)
         self._size += len(line)
-        if self._size > GATHERED:
+        if self._size > full or len(self._gathered) * 2 > most > 0:
             self.hand_over()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self.hand_over)
+            self._timer = asyncio.get_running_loop().call_later(pause, self.hand_over)
 
     def hand_over(self) -> None:
         """Give the thread what was gathered."""
@@ -76,7 +115,7 @@ class LineWriter:
         """Called in the thread."""
         lines = [b"%b\n" % line for line in text.encode().split(b"\n")[:-1]]
         dropped = self.dropped
-        if dropped > self._said:
+        if dropped > self._said and self._lost is not None:
             lines.insert(0, self._lost(dropped - self._said))
         done = self._file.append(lines)
         if done and len(lines) > count:

@@ -4,7 +4,9 @@ Log lines and metrics have fields of their own, which cost less. Records are mad
 (`extension.feature.Feature.records`). Times are Unix seconds, durations milliseconds.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -24,6 +26,70 @@ class WorkerPlace(msgspec.Struct, frozen=True, omit_defaults=True):
     prefill: bool = False
 
 
+class PromptTokens(msgspec.Struct, frozen=True):
+    """One prompt. `ids`: packed (`message.tokens`). `blocks`: sequence hashes of its full blocks; may be empty.
+
+    `block_size`, `salt`: of the model, for further hashes.
+    """
+
+    ids: bytes
+    blocks: Sequence[int]
+    block_size: int
+    salt: str
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """One call of a tool. `index`: its number within the choice."""
+
+    index: int
+    id: str
+    name: str
+
+
+class ChoiceEnd(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a choice ended. `finish`: empty where it was cut off. `ids`: of its answer, as far as it came."""
+
+    index: int
+    finish: str
+    tokens: int
+    calls: tuple[ToolCall, ...] = ()
+    ids: Sequence[int] = ()
+
+
+class Facts:
+    """What is noted of a request while it is served, where a reader wants tokens.
+
+    `prompts`: one per prompt. `answers`: by choice, a list that gets the ids of the answer. Both are empty for engines
+    that take text. `samples`: choices per prompt.
+    """
+
+    __slots__ = ("_calls", "answers", "prompts", "samples")
+
+    def __init__(self) -> None:
+        self.prompts: Sequence[PromptTokens] = ()
+        self.answers: Sequence[Sequence[int]] = ()
+        self.samples = 1
+        self._calls: dict[int, dict[int, list[str]]] = {}  # id and name, by choice and by number of the call
+
+    def said(self, choice: int, parts: Sequence[Mapping[str, Any]]) -> None:
+        """Parts of an OpenAI chunk; calls of tools are noted, without arguments."""
+        with contextlib.suppress(TypeError, ValueError, AttributeError):  # the engine's nonsense ends no answer here
+            self._note(choice, parts)
+
+    def _note(self, choice: int, parts: Sequence[Mapping[str, Any]]) -> None:
+        for part in parts:
+            for call in (part.get("delta") or {}).get("tool_calls") or ():
+                calls = self._calls.setdefault(choice, {})
+                number = call.get("index")
+                known = calls.setdefault(len(calls) if number is None else int(number), ["", ""])
+                function = call.get("function") or {}
+                known[0], known[1] = call.get("id") or known[0], function.get("name") or known[1]
+
+    def calls(self, choice: int) -> tuple[ToolCall, ...]:
+        """The calls of a choice."""
+        return tuple([ToolCall(index, *known) for index, known in self._calls.get(choice, {}).items()])
+
+
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One HTTP request, or one line of a batch, which has no `client`.
 
@@ -34,7 +100,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     the answer ended, `gone` where the client left. `cached_tokens`: None: no engine has said it. `workers`: in the
     order of time. `migrations`: how often a choice continued at another worker. `notes`: what features say of the
     request. `node`, `process`: which served it. `request_body`, `response_body`: what the client sent and got, where a
-    reader wants bodies; None: there is none, or it was larger than every reader takes.
+    reader wants bodies; None: there is none, or it was larger than every reader takes. `headers`: those of the request
+    that readers want, by their names in small letters. `prompts`, `choices`: where a reader wants tokens; `samples`:
+    choices per prompt.
     """
 
     id: str
@@ -62,3 +130,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     process: str = ""
     request_body: bytes | None = None
     response_body: bytes | None = None
+    headers: Mapping[str, str] = {}
+    prompts: Sequence[PromptTokens] = ()
+    choices: Sequence[ChoiceEnd] = ()
+    samples: int = 1

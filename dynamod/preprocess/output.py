@@ -207,7 +207,12 @@ class RecordedOutput(Output):
         self.ids: list[int] = []
 
     def token(self, index: int) -> str:
-        """`push` of one id after which the engine continues."""
+        """`push` of one id after which the engine continues: the hot path."""
+        total = self.completion_tokens + 1
+        if total < self._simple and index not in self._stop_ids and self.finish is None:
+            self.completion_tokens = total
+            self.ids.append(index)
+            return self._token(index)
         return self.push((index,))
 
     def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:

@@ -129,6 +129,16 @@ async def test_bodies_where_a_reader_wants_them(toy: Reading, connection: str) -
     assert (large.request_body, large.response_body is not None) == (None, True)
 
 
+async def test_headers_and_tokens_where_a_reader_wants_them(toy: Reading) -> None:
+    assert toy.diary is not None
+    toy.diary.headers, toy.diary.tokens = ("x-dynamo-session-id", "thread-id"), True
+    assert await asked(made(), {"json": BODY, "headers": {"X-Dynamo-Session-ID": "one"}}) == [200]
+    (record,) = toy.diary.records
+    assert record.headers == {"x-dynamo-session-id": "one"}
+    (choice,) = record.choices
+    assert (choice.index, choice.finish, choice.tokens) == (0, "stop", record.completion_tokens)
+
+
 async def test_a_reader_that_fails_changes_no_answer(toy: Reading, caplog: pytest.LogCaptureFixture) -> None:
     assert await asked(made(), {"json": BODY, "headers": {"x-request-id": "breaks"}}) == [200]
     assert "request id=breaks: a reader of its record failed" in caplog.text

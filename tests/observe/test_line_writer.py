@@ -88,6 +88,18 @@ async def test_a_full_disk_is_counted_said_once_and_told_to_readers(
     assert "12 of 16 lines are in no file" in caplog.text
 
 
+async def test_more_lines_than_may_be_on_their_way_are_dropped(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.open.clear()
+    writer = LineWriter(disk, "test", most=10, pause=60.0)
+    for number in range(100):
+        writer.put(b"%d\n" % number)
+    assert writer.dropped == 90
+    disk.open.set()
+    await writer.close(5)
+    assert (writer.written, writer.taken) == (10, 100)
+
+
 async def test_a_disk_that_hangs_holds_nothing_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,10 +21,8 @@ _DYNAMOD = {
         *("extension", "features"),
         *(f"features/{name}" for name in ("anthropic", "audit", "batches", "chat", "cluster", "doctor")),
         *(f"features/{name}" for name in ("embeddings", "infra", "isolation", "kubernetes", "lora", "ollama")),
-        *(
-            f"features/{name}"
-            for name in ("on_demand", "planner", "prefill", "prefill/transfer", "replay", "responses")
-        ),
+        *(f"features/{name}" for name in ("on_demand", "planner", "prefill", "prefill/transfer", "replay")),
+        *(f"features/{name}" for name in ("request_trace", "responses")),
         *(f"features/{name}" for name in ("role_switch", "tags", "tiers", "tokenize", "top")),
     ),
 }

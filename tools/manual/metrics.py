@@ -21,6 +21,7 @@ from dynamod.features.on_demand.keeper import OnDemandStatistics
 from dynamod.features.planner.metrics import Decision, PlannerFacts
 from dynamod.features.prefill.dispatch import LocalPrefill, RemotePrefill
 from dynamod.features.prefill.handoff import HandoffStatistics
+from dynamod.features.request_trace import ingress as request_trace
 from dynamod.features.responses import store as responses
 from dynamod.features.tags import ingress as tags
 from dynamod.features.tiers.dispatch import PeerFetches
@@ -62,7 +63,7 @@ DIFFERENCES = """\
 NVIDIA Dynamo does not have these names: `dynamo_frontend_model_remote_prefill_*`,
 `dynamo_frontend_model_local_prefill_total`, `dynamo_frontend_model_peer_fetch_*`,
 `dynamo_frontend_unknown_fields_total`, `dynamo_frontend_unsupported_fields_total`, and the names of client keys, tags,
-batches and the audit log.
+batches, the audit log and the request trace.
 
 dynamod does not have these names of NVIDIA Dynamo: `detokenize_*`, `worker_last_*`, `tokenizer_cache_*`,
 `model_max_num_seqs`, `model_max_num_batched_tokens`, `failures_total` (use `error_type`),
@@ -121,7 +122,7 @@ SECTIONS: tuple[tuple[str, str, Sequence[Rows | Defined]], ...] = (
             Defined((http.GONE, http.UNKNOWN_FIELDS, http.UNSUPPORTED_FIELDS)),
             Rows(FRONTEND, router.LoopStatistics),
             Defined(keys.METRICS),
-            Defined((audit.METRIC,)),
+            Defined((audit.METRIC, request_trace.ROWS)),
             Defined((tags.METRIC,)),
             Defined((batches.LINES, batches.OPEN, batches.BYTES)),
             Defined((batches.KEY_FILES, batches.KEY_BYTES, batches.KEY_BATCHES)),

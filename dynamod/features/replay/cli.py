@@ -1,6 +1,7 @@
 """`dynamo bench`: replays of traces, and made workloads."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,8 +32,10 @@ COMPARED = (*(name for name in NAMES if name not in ("direct", "session-affinity
     ),
 )
 def replay(
-    trace: Annotated[str, typer.Argument(help="trace: JSON lines, or `conversations` for a made workload")],
-    block_size: Annotated[int, typer.Option("--block-size", min=1, help="tokens per block of the trace")] = 512,
+    trace: Annotated[
+        str, typer.Argument(help="JSON lines, a file of a request trace, or `conversations` for a made workload")
+    ],
+    block_size: Annotated[int, typer.Option("--block-size", min=1, help="tokens per block of JSON lines")] = 512,
     workers: Annotated[int, typer.Option("--workers", min=1, max=1024, help="simulated workers")] = 8,
     prefill_workers: Annotated[
         int,
@@ -77,7 +80,7 @@ def replay(
 
     from .report import HEAD, numbers, row, write_picture
     from .simulate import Replay
-    from .trace import Conversations, faster, make_conversations, read_trace
+    from .trace import Conversations, faster, make_conversations, read_request_trace, read_trace
 
     if timing not in TIMINGS:
         raise UserError(f"unknown timing '{timing}'", f"known timings: {', '.join(NAMES)}")
@@ -85,8 +88,12 @@ def replay(
         raise UserError(f"--arrival-speedup is {arrival_speedup:g}", "give a number above 0")
     if trace == "conversations":
         arrivals = make_conversations(Conversations(block_size=block_size), seed)
+    elif (recorded := read_request_trace(path := Path(trace).expanduser())) is not None:
+        arrivals, block_size = recorded.arrivals, recorded.block_size
+        if recorded.skipped:
+            print(f"{recorded.skipped} requests have no lengths or no answer, and are left out", file=sys.stderr)
     else:
-        arrivals = read_trace(Path(trace).expanduser(), block_size)
+        arrivals = read_trace(path, block_size)
     arrivals = faster(arrivals, arrival_speedup)
     machine = scheduler_settings(
         {

@@ -1,5 +1,6 @@
 """Requests to replay: recorded traces (Mooncake's JSON lines), and made conversations with shared system prompts."""
 
+import gzip
 import json
 import random as random_module
 from collections.abc import Iterable, Sequence
@@ -27,6 +28,75 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     length: int
     output: int
     blocks: tuple[int, ...]
+
+
+class _Replay(msgspec.Struct, frozen=True):
+    trace_block_size: int
+    input_length: int
+    input_sequence_hashes: list[int]
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    output_tokens: int
+    replay: _Replay | None = None
+
+
+class _Request(msgspec.Struct, frozen=True):
+    request_received_ms: float
+    output_tokens: int
+    replay: _Replay | None = None
+    choices: list[_Choice] = []
+
+
+class _Row(msgspec.Struct, frozen=True):
+    event_type: str
+    request: _Request | None = None
+
+
+class RequestTrace(msgspec.Struct, frozen=True):
+    """A request trace. `skipped`: requests without lengths and hashes, or without an answer."""
+
+    arrivals: list[Arrival]
+    block_size: int
+    skipped: int
+
+
+def read_request_trace(path: Path) -> RequestTrace | None:
+    """Rows of `dynamo.request.trace.v1`, plain or packed; None: the file has others. Raises UserError.
+
+    Each choice is a request of its own.
+    """
+    try:
+        data = path.read_bytes()
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except (OSError, EOFError) as error:
+        raise UserError(f"trace {path}: {error}", "give a file of JSON lines") from None
+    if b'"dynamo.request.trace.v1"' not in data.partition(b"\n")[0]:
+        return None
+    decoder = msgspec.json.Decoder(_Row)
+    found: list[Arrival] = []
+    sizes, skipped = set[int](), 0
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            row = decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise UserError(f"{path}:{number}: {error}", "each line is a row of a request trace") from None
+        if row.event_type != "request_end" or row.request is None:
+            continue
+        request = row.request
+        for choice in request.choices or [_Choice(request.output_tokens, request.replay)]:
+            if choice.replay is None or choice.output_tokens < 1 or choice.replay.input_length < 1:
+                skipped += 1
+                continue
+            sizes.add(choice.replay.trace_block_size)
+            blocks = tuple(choice.replay.input_sequence_hashes[: choice.replay.input_length // min(sizes)])
+            found.append(Arrival(request.request_received_ms, choice.replay.input_length, choice.output_tokens, blocks))
+    if len(sizes) != 1:
+        what = f"has blocks of {', '.join(map(str, sorted(sizes)))} tokens" if sizes else "has no request to replay"
+        raise UserError(f"trace {path} {what}", "give the rows of models with one block size")
+    began = min(one.at for one in found)
+    arrivals = [msgspec.structs.replace(one, at=one.at - began) for one in found]
+    return RequestTrace(sorted(arrivals, key=lambda one: one.at), sizes.pop(), skipped)
 
 
 def read_trace(path: Path, block_size: int) -> list[Arrival]:

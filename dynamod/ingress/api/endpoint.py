@@ -267,9 +267,11 @@ class EngineEndpoint(BodyEndpoint[E]):
         meter = context.serving(asked.model, bool(self.streams) and bool(getattr(asked, "stream", False)))
         settings, records = frontend.settings, context.metrics.records
         timed = self.timed or settings.per_request_metrics or bool(asked.extra_fields) or records is not None
+        facts = records.facts(context) if records is not None else None
         priority = context.caller.priority
-        job = Job(frontend.unused_id(context.id), self, asked, body, priority, timed, notes=context.notes)
+        job = Job(frontend.unused_id(context.id), self, asked, body, priority, timed, notes=context.notes, facts=facts)
         writer = self.writer(asked, job, context, meter, _of_model(settings, card))
+        writer.details.facts = facts
         clock: asyncio.TimerHandle | None = None
         limit = settings.request_timeout
         if limit:

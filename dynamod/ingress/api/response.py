@@ -168,6 +168,8 @@ class ResponseWriter(ResponseSink, ABC):
                 self.tick(choice, 0)
                 for part in parts:
                     self._part(choice, part)
+                if (facts := self.details.facts) is not None:
+                    facts.said(index, parts)
         except (TypeError, ValueError, AttributeError):
             self.fail(EngineFailed("the engine sent a chunk that is no OpenAI chunk"))
 

@@ -1,0 +1,121 @@
+"""Writes the rows of one HTTP server."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynamod.http.records import RecordReader
+from dynamod.message import tokens
+from dynamod.message.errors import UserError
+from dynamod.observe.line_writer import LineWriter
+from dynamod.observe.metrics import Definition
+from dynamod.observe.records import RequestRecord
+
+from .files import Stderr
+from .rows import HEADERS, end_row, payload_row
+from .settings import TraceSettings, words
+from .unwritten import Ledger, LedgerFile, told
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+FLUSH_S = 2.0
+"""Seconds that the last rows get at the end of the server."""
+PAYLOAD = 4 * 1024 * 1024
+"""Bytes of the largest body that a row has."""
+LARGE = 8 * 1024
+"""Bytes of bodies, or tokens, from which a thread makes the row."""
+WAITING = 64 * 1024 * 1024
+"""Characters of rows that may wait for a sink."""
+ROWS = Definition(
+    "counter",
+    "request_trace_rows",
+    "Rows of the request trace; dropped ones are nowhere, lost ones died with a process that was killed.",
+    ("sink", "outcome"),
+)
+
+
+class TraceReader(RecordReader):
+    """Writes rows for each request to a model. `process`: names it in the log. Raises UserError for wrong settings."""
+
+    tokens = True
+
+    def __init__(self, settings: TraceSettings, process: str) -> None:
+        records, sinks, packed = settings.records, settings.sinks, settings.packed
+        captured = words(settings.request_trace_http_header_capture_list) if "request_payload" in records else []
+        self.headers = frozenset((*HEADERS, *captured))
+        self.body_bytes = PAYLOAD if "request_payload" in records else 0
+        self._makes: list[Callable[[RequestRecord], bytes]] = [end_row] if "request_end" in records else []
+        if "request_payload" in records:
+            self._makes.append(partial(payload_row, headers=captured))
+        path = Path(settings.request_trace_file_path).expanduser()
+        self._made: set[asyncio.Future[list[bytes]]] = set()  # rows that threads make
+        self.lost = told(path, process)
+        try:
+            self._ledger = Ledger(path) if "file" in sinks else None
+        except OSError as error:
+            raise UserError(f"request_trace: {error.filename}: {error.strerror}", "free the memory there") from None
+        self.writers: dict[str, LineWriter] = {}
+        for sink in sinks:
+            roll = settings.request_trace_file_roll_bytes, settings.request_trace_file_roll_lines
+            self.writers[sink] = LineWriter(
+                LedgerFile(self._ledger, path, packed, *roll) if self._ledger and sink == "file" else Stderr(),
+                f"request trace ({sink})",
+                waiting=WAITING,
+                pause=settings.request_trace_file_flush_interval_ms / 1000,
+                gathered=settings.request_trace_file_buffer_bytes,
+                most=settings.request_trace_capacity,
+            )
+
+    def take(self, record: RequestRecord) -> None:
+        """Write the rows of a record."""
+        if not record.model:
+            return  # no model was asked
+        size = len(record.request_body or b"") + len(record.response_body or b"")
+        size += sum([tokens.count(one.ids) for one in record.prompts]) * record.samples
+        size += sum([one.tokens for one in record.choices])
+        if size < LARGE:
+            self._put(self._rows(record))
+            return
+        future = asyncio.get_running_loop().run_in_executor(None, self._rows, record)
+        self._made.add(future)
+        if self._ledger is not None:
+            self._ledger.note(self.writers["file"], len(self._made) * len(self._makes))
+        future.add_done_callback(self._is_made)
+
+    def _rows(self, record: RequestRecord) -> list[bytes]:
+        return [make(record) for make in self._makes]
+
+    def _is_made(self, future: "asyncio.Future[list[bytes]]") -> None:
+        self._made.discard(future)
+        if not future.cancelled():
+            self._put(future.result())
+
+    def _put(self, rows: Iterable[bytes]) -> None:
+        for row in rows:
+            for writer in self.writers.values():
+                writer.put(row)
+        if self._ledger is not None:
+            self._ledger.note(self.writers["file"], len(self._made) * len(self._makes))
+
+    async def close(self) -> None:
+        """Write all rows that were taken."""
+        if self._made:
+            await asyncio.wait(self._made, timeout=FLUSH_S)
+            await asyncio.sleep(0)  # what is made is put
+        for writer in self.writers.values():
+            await writer.close(FLUSH_S)
+        if self._ledger is not None:
+            self._ledger.close()
+
+    async def families(self, prefix: str) -> "Iterable[Metric]":
+        """The metric of the HTTP server, whose name begins with `prefix`."""
+        family = ROWS.family(prefix)
+        for sink, writer in self.writers.items():
+            for outcome, count in (("written", writer.written), ("dropped", writer.dropped)):
+                family.add_metric([sink, outcome], count)
+        if "file" in self.writers:
+            family.add_metric(["file", "lost"], self.lost)
+        return [family]

@@ -1,0 +1,109 @@
+"""Settings of the frontend that the request trace adds, with NVIDIA Dynamo's variables."""
+
+import re
+from collections.abc import Collection
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from dynamod.extension.settings import Option
+from dynamod.message.errors import UserError
+
+RECORDS = ("request_end", "request_payload")
+SINKS = ("file", "stderr")
+FORMATS = ("jsonl_gz", "jsonl")
+Words = str | list[str]
+
+
+def _variable(name: str, metavar: str = "TEXT") -> Option:
+    return Option(metavar, "", f"DYN_REQUEST_TRACE{name}", flag=False)
+
+
+class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether requests are traced, what rows there are, and where they go."""
+
+    request_trace: Annotated[
+        bool, Meta(description="writes a row of `dynamo.request.trace.v1` per request"), _variable("", "BOOL")
+    ] = False
+    request_trace_records: Annotated[
+        Words,
+        Meta(description="kinds of rows, with commas: request_end (default), request_payload (prompts and answers)"),
+        _variable("_RECORDS"),
+    ] = ""
+    request_trace_sinks: Annotated[
+        Words, Meta(description="where rows go, with commas: file, stderr"), _variable("_SINKS")
+    ] = "file"
+    request_trace_file_path: Annotated[
+        str,
+        Meta(description="the file of jsonl; of jsonl_gz what the names of the files begin with", min_length=1),
+        _variable("_FILE_PATH"),
+    ] = "/tmp/dynamo-request-trace"
+    request_trace_file_format: Annotated[
+        str, Meta(description="jsonl_gz: PATH.NNNNNN.jsonl.gz; jsonl: PATH itself"), _variable("_FILE_FORMAT")
+    ] = "jsonl_gz"
+    request_trace_capacity: Annotated[
+        int, Meta(ge=1, le=10_000_000, description="rows that may wait for a sink"), _variable("_CAPACITY", "N")
+    ] = 1024
+    request_trace_file_buffer_bytes: Annotated[
+        int, Meta(ge=1, le=2**30, description="bytes that are written at once"), _variable("_FILE_BUFFER_BYTES", "N")
+    ] = 1_048_576
+    request_trace_file_flush_interval_ms: Annotated[
+        int,
+        Meta(ge=1, le=3_600_000, description="milliseconds for which rows are gathered; a kill loses these at most"),
+        _variable("_FILE_FLUSH_INTERVAL_MS", "N"),
+    ] = 1000
+    request_trace_file_roll_bytes: Annotated[
+        int,
+        Meta(ge=1, description="uncompressed bytes after which a new file begins"),
+        _variable("_FILE_ROLL_BYTES", "N"),
+    ] = 268_435_456
+    request_trace_file_roll_lines: Annotated[
+        int,
+        Meta(ge=0, description="rows after which a new file begins; 0: any number"),
+        _variable("_FILE_ROLL_LINES", "N"),
+    ] = 0
+    request_trace_http_header_capture_list: Annotated[
+        Words,
+        Meta(description="headers of requests that payload rows have, as they came, with commas"),
+        _variable("_HTTP_HEADER_CAPTURE_LIST"),
+    ] = ""
+
+    @property
+    def on(self) -> bool:
+        """Whether rows are written."""
+        return self.request_trace or bool(words(self.request_trace_records))
+
+    @property
+    def records(self) -> Collection[str]:
+        """Kinds of rows. `tool` is accepted, because it is in NVIDIA Dynamo's default. Raises UserError."""
+        found = words(self.request_trace_records) or ["request_end", "tool"]
+        _check("request_trace_records", found, (*RECORDS, "tool"))
+        return found
+
+    @property
+    def sinks(self) -> Collection[str]:
+        """Where rows go. Raises UserError."""
+        found = [one for one in words(self.request_trace_sinks) if one not in FORMATS]
+        found += ["file"] * (len(found) < len(words(self.request_trace_sinks)))
+        _check("request_trace_sinks", found, SINKS)
+        return dict.fromkeys(found or ["file"])
+
+    @property
+    def packed(self) -> bool:
+        """Whether files are compressed; a format may stand among the sinks, as earlier. Raises UserError."""
+        _check("request_trace_file_format", [self.request_trace_file_format], FORMATS)
+        formats = [one for one in words(self.request_trace_sinks) if one in FORMATS]
+        return [self.request_trace_file_format, *formats][-1] == "jsonl_gz"
+
+
+def words(given: Words) -> list[str]:
+    """A list of words in small letters; as text they have commas or spaces between them."""
+    found = re.split(r"[,\s]+", given) if isinstance(given, str) else given
+    return [word for one in found if (word := one.strip().lower())]
+
+
+def _check(name: str, found: Collection[str], known: Collection[str]) -> None:
+    for one in found:
+        if one not in known:
+            raise UserError(f"{name}: {one!r} is not known", f"known: {', '.join(known)}")
