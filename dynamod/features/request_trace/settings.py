@@ -24,7 +24,9 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether requests are traced, what rows there are, and where they go."""
 
     request_trace: Annotated[
-        bool, Meta(description="writes a row of `dynamo.request.trace.v1` per request"), _variable("", "BOOL")
+        bool,
+        Meta(description="writes a row of `dynamo.request.trace.v1` per request"),
+        Option("BOOL", "writes a row per request as NVIDIA Dynamo does (default: off)", "DYN_REQUEST_TRACE"),
     ] = False
     request_trace_records: Annotated[
         Words,
@@ -37,7 +39,7 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
     request_trace_file_path: Annotated[
         str,
         Meta(description="the file of jsonl; of jsonl_gz what the names of the files begin with", min_length=1),
-        _variable("_FILE_PATH"),
+        _variable("_FILE_PATH", "FILE"),
     ] = "/tmp/dynamo-request-trace"
     request_trace_file_format: Annotated[
         str, Meta(description="jsonl_gz: PATH.NNNNNN.jsonl.gz; jsonl: PATH itself"), _variable("_FILE_FORMAT")
