@@ -43,16 +43,18 @@ class Commands:
             raise UnknownCommand(f"unknown command '{command}'", "see /v1")
         return handler
 
-    async def call(self, command: str, arguments: Mapping[str, Any], sender: str = "", peer: Peer = Peer()) -> Any:
+    async def call(
+        self, command: str, arguments: Mapping[str, Any], sender: str = "", peer: Peer = Peer(), *, signed: bool = False
+    ) -> Any:
         """Run a command. Returns what is sent as JSON, or text. Raises UserError.
 
-        `sender`: the node that asks; empty: a client of the control socket, `peer`.
+        `sender`: the node that asks, which has `signed` the command; empty: a client of the control socket, `peer`.
         """
         handler = self.find(command)
         proceed: Proceed = partial(self._answer, handler)
         for part in reversed([*self._around()]):
             proceed = partial(part.command, proceed=proceed)
-        return await proceed(CommandCall(handler.command, arguments, sender, peer))
+        return await proceed(CommandCall(handler.command, arguments, sender, peer, signed))
 
     def refused(self, call: CommandCall, refusal: Refusal) -> None:
         """Tell the parts of features of a command whose client may not change anything."""

@@ -27,6 +27,7 @@ from dynamod.message.node import (
     Output,
     Put,
     Refused,
+    Said,
     Snapshot,
     State,
     ToNode,
@@ -170,8 +171,9 @@ class Connection:
             self.heartbeats.beat(
                 Heartbeat()
             )  # it may hang before it sends one; a file may take its time until it serves
+        cluster, said = dict(server.cluster), dict(server.said)
         self.channel.send(
-            Welcome(self.lease, server.node, __version__, dict(server.cluster), os.getpid(), self.name, PROTOCOL)
+            Welcome(self.lease, server.node, __version__, cluster, os.getpid(), self.name, PROTOCOL, said)
         )
         server.changed()
 
@@ -219,7 +221,7 @@ class LinkServer(Actor):
     """Listens at `path`, for processes of the same user. The registry that it serves is the node's; the lease is ours.
 
     `greeted` is called with every process that comes over the socket; `changed` whenever one has changed. While
-    `closing` no file and no command is taken any more.
+    `closing` no file and no command is taken any more. `said`: what parts of features say to all processes.
     """
 
     def __init__(
@@ -236,6 +238,7 @@ class LinkServer(Actor):
     ) -> None:
         self.registry, self.node, self.changed, self.cluster = registry, node, changed, cluster or {}
         self.closing = closing
+        self.said: dict[str, Any] = {}
         self.monitor = HeartbeatMonitor()
         self.connections: set[Connection] = set()
         self._clocks, self._greeted = clocks, greeted
@@ -270,6 +273,13 @@ class LinkServer(Actor):
         connection.name = name
         await asyncio.get_running_loop().create_unix_connection(lambda: connection.channel, sock=sock)
         return connection
+
+    def say(self, feature: str, value: Any) -> None:
+        """Tell all processes what the part of a feature says, also processes that come later."""
+        self.said[feature] = value
+        for connection in self.connections:
+            if connection.lease:
+                connection.channel.send(Said(feature, value))
 
     def leases(self) -> dict[int, int]:
         """Leases of connected processes, by pid."""

@@ -15,6 +15,7 @@ from dynamod.discovery.etcd.client import library
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.discovery import NodeRecord
 from dynamod.message.protocol import OLDEST_NODE, PROTOCOL
+from dynamod.transport.signing import Signing
 
 from .cluster import Cluster, cluster_of
 from .names import node_key, watch_namesakes
@@ -24,7 +25,7 @@ log = logging.getLogger("dynamod.daemon")
 
 
 class Membership:
-    """`settings`: where etcd and NATS are; a node alone until `find`.
+    """`settings`: where etcd and NATS are; a node alone until `find`. `signing`: signs what the daemon says to others.
 
     `record`: what the daemon says of itself. It stands in the registry of the cluster, where there is one.
     """
@@ -32,6 +33,7 @@ class Membership:
     def __init__(self, registry: MemoryRegistry) -> None:
         self._registry = registry
         self.settings = Cluster()
+        self.signing = Signing()
         self._bridge: EtcdBridge | None = None
         self._namesakes: set[str] = set()  # other machines of our name
         self._place: tuple[str, int] | None = None  # key and lease of `record` in the registry
@@ -60,7 +62,7 @@ class Membership:
         self._namesakes = watch_namesakes(self._registry, name, lease)
 
         def bridge() -> EtcdBridge:
-            self._bridge = EtcdBridge(self._registry, etcd)
+            self._bridge = EtcdBridge(self._registry, etcd, self.signing)
             return self._bridge
 
         supervisor = await system.supervisor("cluster", ALWAYS)

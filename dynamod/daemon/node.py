@@ -113,6 +113,7 @@ class Node(Actor):
             greeted=self.clients.greeted,
             closing=self.life.stopped.is_set,
         )
+        link.said = {name: said for name, part in self.parts.of_features.items() if (said := part.to_processes())}
         await self.parts.serve(Spec("link", lambda: link))
         await self.clients.begin(_clocks())
         await self.cluster.join(self.system, self.name, link.lease)

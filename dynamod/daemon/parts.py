@@ -26,6 +26,13 @@ class DaemonPart(Actor):
     def __init__(self, node: "Node") -> None:
         self.node = node
 
+    def to_processes(self) -> Any:
+        """What each process of the node hears in its greeting (`Welcome.said`); empty: nothing.
+
+        `LinkServer.say` says the next thing.
+        """
+        return None
+
     async def command(self, call: CommandCall, proceed: Proceed) -> Any:
         """Answer a command of the control socket or of another node; `proceed` is the answer without this part.
 

@@ -70,13 +70,14 @@ class Peer:
 class CommandCall:
     """A command with its arguments as JSON. `sender`: the node that asks; empty: a client of the control socket.
 
-    `peer`: that client.
+    `peer`: that client. `signed`: the sender has signed the command, so its name is known to be right.
     """
 
     command: Command[Any, Any]
     arguments: Mapping[str, Any]
     sender: str = ""
     peer: Peer = Peer()
+    signed: bool = False
 
     @property
     def name(self) -> str:

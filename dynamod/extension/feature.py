@@ -73,6 +73,12 @@ class Feature:
     """Gives the class of what the feature keeps in each worker, an extension of `worker.parts.WorkerPart`."""
     daemon: Callable[[], Any] | None = None
     """Gives the class of what the feature keeps in each daemon, an extension of `daemon.parts.DaemonPart`."""
+    signer: Callable[[], Callable[[Any, Any], Any]] | None = None
+    """Gives what makes the `transport.signing.Signer` of a process, of what the daemon's part says to processes.
+
+    It is called with that (`daemon.parts.DaemonPart.to_processes`) and with the signer before, or None. The first
+    feature whose part says something signs.
+    """
     processor: Callable[[Any], Any] | None = None
     """Makes an `ingress.parts.ProcessorPart` of the `ingress.parts.ProcessorContext` of an ingress process."""
     components: Mapping[str, Component] = field(default_factory=dict[str, Component])

@@ -133,6 +133,17 @@ def daemon_parts() -> Mapping[str, Any]:
     return {feature.name: feature.daemon() for feature in enabled() if feature.daemon is not None}
 
 
+def signer(said: Mapping[str, Any], before: Any) -> Any:
+    """What signs for a process (`transport.signing.Signer`), by what parts of features in the daemon say; or None.
+
+    `before`: the last one. Raises UserError for a wrong DYNAMOD_FEATURES.
+    """
+    if not said:
+        return None
+    makes = [(feature.signer, said[feature.name]) for feature in enabled() if feature.signer and feature.name in said]
+    return makes[0][0]()(makes[0][1], before) if makes else None
+
+
 def config_keys() -> Mapping[str, ConfigKey]:
     """The keys at the top of a config file that features add, also where they are off."""
     return {key: one for feature in installed().values() for key, one in feature.config_keys.items()}

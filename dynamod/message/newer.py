@@ -51,9 +51,14 @@ def count_fields(message: bytes | memoryview, sizes: Mapping[bytes, int], what: 
     `sizes`: of the kinds that may stand here. Returns the message's parts, undecoded.
     """
     found = parts(message)
+    count_parts(found, sizes, what)
+    return found
+
+
+def count_parts(found: Sequence[msgspec.Raw], sizes: Mapping[bytes, int], what: str) -> None:
+    """As `count_fields`, for the parts of a message."""
     if len(found) > sizes.get(bytes(found[0]), len(found)):
         skip_fields(f"{what} of kind {msgspec.msgpack.decode(found[0])!r:.80}")
-    return found
 
 
 parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode

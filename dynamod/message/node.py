@@ -109,7 +109,8 @@ ToNode = Hello | Put | Delete | Watch | State | Heartbeat | Output | Ask | Answe
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
     """Answer to `Hello`. `cluster`: variables that say how other nodes are reached; empty when the node is alone.
 
-    `process`: what the node calls the sender. `pid`, `protocol`: the daemon's.
+    `process`: what the node calls the sender. `pid`, `protocol`: the daemon's. `said`: what parts of features in the
+    daemon say to all processes, by feature.
     """
 
     lease: int
@@ -119,6 +120,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
     pid: int = 0
     process: str = ""
     protocol: int = 1
+    said: dict[str, Any] = {}
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
@@ -127,6 +129,13 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     error: str
     hint: str = ""
     held: bool = False
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True, tag="said"):
+    """What the part of a feature in the daemon says to all processes from now on, as in `Welcome.said`."""
+
+    feature: str
+    value: Any
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot"):
@@ -158,4 +167,4 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     why: str
 
 
-FromNode = Welcome | Refused | Snapshot | Changed | Report | Ended | Output | Ask | Answer
+FromNode = Welcome | Said | Refused | Snapshot | Changed | Report | Ended | Output | Ask | Answer

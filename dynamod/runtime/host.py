@@ -21,7 +21,7 @@ from dynamod import __version__
 from dynamod.actor import Actor, Crashed, Reason, System, Terminated
 from dynamod.discovery.link import LinkRegistry
 from dynamod.message.errors import UserError
-from dynamod.message.node import FromNode, Hello, Refused, State
+from dynamod.message.node import FromNode, Hello, Refused, Said, State
 from dynamod.message.protocol import PROTOCOL
 
 from .command_line import retitle
@@ -78,7 +78,9 @@ class Host(Actor):
 
     def _take(self, message: FromNode) -> None:
         """The daemon refuses a process of another version, and says why in `ps`: another start would not help."""
-        if isinstance(message, Refused):
+        if isinstance(message, Said) and self._context is not None:
+            self._context.transport.told(message)
+        elif isinstance(message, Refused):
             self.code = EXIT_USER_ERROR
             log.error("%s", message.error)
             self.over.set()

@@ -177,6 +177,8 @@ def _connection_rows(process_context: "ProcessContext") -> Iterator[Row]:
     for number, outbox in enumerate(process_context.server.statistics()):
         yield f"{PREFIX}outbox", {"connection": str(number)}, outbox
     transport = process_context.transport
+    if transport.signing.signer is not None:
+        yield f"{PREFIX}signing", {}, transport.signing.signer.statistics()
     if transport.connection is not None:
         yield f"{PREFIX}nats", {}, transport.connection.statistics()
     if transport.nats is not None:

@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynamod.discovery.keys import lease_of
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
-from dynamod.message.node import Welcome
+from dynamod.message.node import Said, Welcome
 from dynamod.message.worker import Request
 from dynamod.transport.base import Outbound, Receive, Sink, Spawn
 from dynamod.transport.local import LocalTransport
+from dynamod.transport.signing import Signing
 from dynamod.transport.unix import UnixTransport
 
 if TYPE_CHECKING:
@@ -35,15 +36,19 @@ class TransportSelector:
     """Picks the transport that reaches an instance, and takes requests of other nodes.
 
     `server`: where this process takes requests of its node; `receive` gets all requests. `connection`, `nats`: to other
-    nodes, None when there are none. `servers`: what takes requests of other nodes, by subject.
+    nodes, None when there are none. `servers`: what takes requests of other nodes, by subject. `signing`: of what is
+    said to other nodes; given by a daemon, whose unix sockets lead to other daemons, else as the daemon says.
     """
 
-    def __init__(self, name: str, server: str, receive: Receive, spawn: Spawn) -> None:
+    def __init__(
+        self, name: str, server: str, receive: Receive, spawn: Spawn, *, signing: Signing | None = None
+    ) -> None:
         self._name, self._server, self._receive, self._spawn = name, server, receive, spawn
         self._local = LocalTransport(receive)
         self._subjects: dict[int, str] = {}  # of instances on other nodes that were sent to
         self.node = ""
-        self.unix = UnixTransport(spawn)
+        self.signing, self._said = signing or Signing(), None if signing is not None else dict[str, Any]()
+        self.unix = UnixTransport(spawn, signing)
         self.connection: NatsConnection | None = None
         self.nats: NatsTransport | None = None
         self.servers: dict[str, NatsServer] = {}
@@ -71,8 +76,14 @@ class TransportSelector:
                 self.nats.forget(subject)
 
     def welcome(self, message: Welcome) -> None:
-        """The daemon has said how other nodes are reached; what a later daemon says changes nothing any more."""
+        """The daemon has said how other nodes are reached; what a later daemon says changes nothing any more.
+
+        How requests are signed it may say again.
+        """
         self.node = message.node
+        if self._said is not None and message.said != self._said:
+            self._said = dict(message.said)
+            self._sign()
         if self.connection is not None or not message.cluster:
             return
         from dynamod.transport.nats.connection import NatsConnection
@@ -88,7 +99,21 @@ class TransportSelector:
         except UserError as error:
             log.error("other nodes cannot be reached: %s", error.line())
             return
-        self.connection, self.nats = connection, NatsTransport(connection)
+        self.connection, self.nats = connection, NatsTransport(connection, self.signing)
+
+    def told(self, message: Said) -> None:
+        """A feature of the daemon says something else from now on."""
+        if self._said is not None:
+            self._said[message.feature] = message.value
+            self._sign()
+
+    def _sign(self) -> None:
+        from dynamod.extension.installed import signer
+
+        try:
+            self.signing.use(signer(self._said or {}, self.signing.signer))
+        except UserError as error:
+            log.error("nothing is signed: %s", error.line())
 
     async def serve(self, subject: str) -> str:
         """Take requests of other nodes at a subject; returns it, or nothing when this node is alone."""
@@ -97,7 +122,7 @@ class TransportSelector:
         if subject not in self.servers:
             from dynamod.transport.nats.transport import NatsServer
 
-            server = self.servers[subject] = NatsServer(self.connection, subject, self._receive)
+            server = self.servers[subject] = NatsServer(self.connection, subject, self._receive, self.signing)
             try:
                 async with asyncio.timeout(READY):
                     await server.start()

@@ -17,7 +17,7 @@ from dynamod.actor import Actor, Supervisor, System
 from dynamod.discovery.link import LinkRegistry
 from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.errors import UserError
-from dynamod.message.node import FromNode, Heartbeat, Hello, Refused, Welcome
+from dynamod.message.node import FromNode, Heartbeat, Hello, Refused, Said, Welcome
 from dynamod.message.protocol import PROTOCOL
 from dynamod.runtime.attach import reach
 from dynamod.runtime.context import ProcessContext
@@ -182,7 +182,9 @@ class Connection:
             log.warning("%s; continuing with the last known view", why)
 
     def _take(self, message: FromNode) -> None:
-        if isinstance(message, Refused) and not self._welcome.done():
+        if isinstance(message, Said):
+            self.process_context.transport.told(message)
+        elif isinstance(message, Refused) and not self._welcome.done():
             self._welcome.set_exception(UserError(message.error, message.hint))
 
     async def _heartbeat(self, context: ProcessContext) -> None:

@@ -74,10 +74,14 @@ class Reply:
     """The worker's side of one stream. All deltas added in one turn of the event loop leave in one frame.
 
     Every call is ignored after the end or after a cancel, so an engine needs no checks of its own. `cancelled`: the
-    reader has left. `origin`: the reader, the same object for all streams of one ingress process.
+    reader has left. `origin`: the reader, the same object for all streams of one ingress process. `signer`: the node
+    that signed the request; empty: none did, or the request came from this node.
     """
 
-    __slots__ = ("_callbacks", "_confirm", "_endings", "_offset", "_outbox", "_stream", "cancelled", "ended", "origin")
+    __slots__ = (
+        *("_callbacks", "_confirm", "_endings", "_offset", "_outbox", "_stream"),
+        *("cancelled", "ended", "origin", "signer"),
+    )
 
     def __init__(self, outbox: Destination, stream: int) -> None:
         self._outbox = outbox
@@ -86,7 +90,7 @@ class Reply:
         self._callbacks: list[Callable[[], object]] = []
         self._endings: list[Callable[[bool], None]] = []
         self._confirm: Callable[[], object] | None = None
-        self.origin = outbox.origin
+        self.origin, self.signer = outbox.origin, ""
         self.cancelled = False
         self.ended = False
 

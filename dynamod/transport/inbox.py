@@ -13,6 +13,7 @@ from dynamod.message.worker import Cancel, Confirm, Credit, Open, Request
 
 from .base import Sink
 from .outbox import WINDOW
+from .signing import RequestSigning
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
@@ -30,10 +31,13 @@ class InboxStatistics(msgspec.Struct, frozen=True):
 
 
 class Inbox:
-    """The streams that one ingress has open at one worker process. `write` sends a payload to the worker."""
+    """The streams that one ingress has open at one worker process. `write` sends a payload to the worker.
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        self._write = write
+    `signing`: of a link to another node.
+    """
+
+    def __init__(self, write: Callable[[bytes], None], signing: RequestSigning | None = None) -> None:
+        self._write, self._signing = write, signing
         self._sinks: dict[int, Sink] = {}
         self._next = 0
         self._uncredited = 0
@@ -44,7 +48,8 @@ class Inbox:
         self._next += 1
         stream = self._next
         self._sinks[stream] = sink
-        self._write(_encoder.encode(Open(stream, endpoint, request)))
+        payload = _encoder.encode(Open(stream, endpoint, request))
+        self._write(payload if self._signing is None else self._signing.signed(payload))
         return stream
 
     def cancel(self, stream: int) -> None:

@@ -1,7 +1,7 @@
 """The worker's side of a connection: deltas gather per turn of the loop and leave as one frame, within credits."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -13,11 +13,13 @@ from dynamod.message.ingress import Delta, Frame, Items, Step, Text, Tokens
 from dynamod.message.worker import Cancel, Confirm, Credit, Open, Prefill, Request, ToWorker
 
 from .base import Receive, Reply
+from .signing import NotTrusted, RequestSigning, is_signed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)
 _KINDS, _REQUESTS = newer.kinds(ToWorker), newer.kinds(Request)
 _MESSAGE_SIZES, _REQUEST_SIZES = newer.sizes(ToWorker), newer.sizes(Request)
+_SIGNED_SIZES = {kind: size + 1 for kind, size in _MESSAGE_SIZES.items()}
 
 LARGE = 8 << 20
 """Bytes above which a frame is divided, where it has several deltas: a frame has a limit."""
@@ -36,10 +38,13 @@ class OutboxStatistics(msgspec.Struct, frozen=True):
 
 
 class Outbox:
-    """Gathers deltas for one destination process. `write` sends a payload; `blocked` says its socket is full."""
+    """Gathers deltas for one destination process. `write` sends a payload; `blocked` says its socket is full.
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        self._write = write
+    `signing`: of a link to another node.
+    """
+
+    def __init__(self, write: Callable[[bytes], None], signing: RequestSigning | None = None) -> None:
+        self._write, self._signing = write, signing
         self._loop = asyncio.get_running_loop()
         self._pending: list[Delta] = []
         self._scheduled = False
@@ -58,13 +63,11 @@ class Outbox:
             if not self._refused(newer.untyped(payload)):
                 raise
             return
-        parts = newer.count_fields(payload, _MESSAGE_SIZES, "a message to a worker")
+        parts = newer.parts(payload)
+        newer.count_parts(parts, _SIGNED_SIZES if is_signed(parts) else _MESSAGE_SIZES, "a message to a worker")
         match message:
             case Open(stream, endpoint, request):
-                parts = newer.count_fields(parts[3], _REQUEST_SIZES, "a request")
-                if isinstance(request, Prefill):
-                    newer.count_fields(parts[1], _REQUEST_SIZES, "a request")
-                receive(endpoint, request, self.reply(stream))
+                self._open(stream, endpoint, request, parts, receive)
             case Cancel(stream):
                 reply = self.streams.get(stream)
                 if reply is not None:
@@ -75,6 +78,21 @@ class Outbox:
                     reply.confirm()
             case Credit(frames):
                 self.credit(frames)
+
+    def _open(
+        self, stream: int, endpoint: str, request: Request, parts: Sequence[msgspec.Raw], receive: Receive
+    ) -> None:
+        reply = self.reply(stream)
+        if self._signing is not None:
+            try:
+                reply.signer = self._signing.check(parts)
+            except NotTrusted as error:
+                reply.failed("EngineFailed", f"the worker does not take the request: {error}", retry=True)
+                return
+        parts = newer.count_fields(parts[3], _REQUEST_SIZES, "a request")
+        if isinstance(request, Prefill):
+            newer.count_fields(parts[1], _REQUEST_SIZES, "a request")
+        receive(endpoint, request, reply)
 
     def _refused(self, message: list[Any]) -> bool:
         """Answer a message of a newer release with an error, if it begins a stream; False: it is no such message."""

@@ -15,6 +15,7 @@ from .base import Outbound, Receive, Sink, Spawn
 from .framing import FramedProtocol
 from .inbox import Inbox, InboxStatistics, InboxStream
 from .outbox import Outbox, OutboxStatistics
+from .signing import RequestSigning, Signing
 
 log = logging.getLogger("dynamod.transport")
 
@@ -26,10 +27,10 @@ LOOK = 1.0
 class _WorkerEnd(FramedProtocol):
     """A worker's end of a connection to one ingress process: its requests, cancels and credits."""
 
-    def __init__(self, receive: Receive, connections: "set[_WorkerEnd]") -> None:
+    def __init__(self, receive: Receive, connections: "set[_WorkerEnd]", signing: RequestSigning | None = None) -> None:
         super().__init__(lambda payload: self.outbox.take(payload, receive), self._over)
         self._connections = connections
-        self.outbox = Outbox(self.write)
+        self.outbox = Outbox(self.write, signing)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._connections.add(self)
@@ -49,12 +50,16 @@ class _WorkerEnd(FramedProtocol):
 
 
 class UnixServer:
-    """The worker side: listens on `path` (mode 0600) and hands each new stream to `receive`."""
+    """The worker side: listens on `path` (mode 0600) and hands each new stream to `receive`.
 
-    def __init__(self, path: str, receive: Receive) -> None:
+    `signing`: where other nodes of this machine connect; processes of the node sign nothing.
+    """
+
+    def __init__(self, path: str, receive: Receive, signing: Signing | None = None) -> None:
         self.path = path
         self._connections: set[_WorkerEnd] = set()
-        self.listener = Listener(path, lambda: _WorkerEnd(receive, self._connections))
+        own = RequestSigning(signing, path) if signing is not None else None
+        self.listener = Listener(path, lambda: _WorkerEnd(receive, self._connections, own))
 
     async def start(self) -> None:
         """Begin to listen. A socket file without a listener is replaced."""
@@ -124,8 +129,8 @@ def remove_stale(path: str) -> None:
 class _IngressEnd(FramedProtocol):
     """An ingress's end of a connection to one worker process. At its end all open sinks are lost."""
 
-    def __init__(self, ended: Callable[[], object]) -> None:
-        self.inbox = Inbox(self.write)
+    def __init__(self, ended: Callable[[], object], signing: RequestSigning | None = None) -> None:
+        self.inbox = Inbox(self.write, signing)
         super().__init__(self.inbox.frame, self._over)
         self._forget = ended
 
@@ -138,10 +143,13 @@ class _IngressEnd(FramedProtocol):
 
 
 class UnixTransport:
-    """The ingress side: connects to each worker's socket on first use and keeps the connection."""
+    """The ingress side: connects to each worker's socket on first use and keeps the connection.
 
-    def __init__(self, spawn: Spawn) -> None:
-        self._spawn = spawn
+    `signing`: where the sockets belong to other nodes of this machine.
+    """
+
+    def __init__(self, spawn: Spawn, signing: Signing | None = None) -> None:
+        self._spawn, self._signing = spawn, signing
         self._ends: dict[str, _IngressEnd] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
@@ -149,7 +157,8 @@ class UnixTransport:
         path = instance.transport["unix"]
         end = self._ends.get(path)
         if end is None:
-            end = self._ends[path] = _IngressEnd(lambda: self._ends.pop(path, None))
+            own = RequestSigning(self._signing, path) if self._signing is not None else None
+            end = self._ends[path] = _IngressEnd(lambda: self._ends.pop(path, None), own)
             self._spawn(self._connect(path, end), f"connect {path}")
         return InboxStream(end.inbox, end.inbox.open(instance.path, request, sink))
 

@@ -1,7 +1,7 @@
 """Parts of a worker: what features do in it, when it starts, while it runs, and with messages of their own."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -12,6 +12,7 @@ from dynamod.extension.installed import disabled, enabled, installed
 from dynamod.message.discovery import Capabilities, DisaggregationMode, ModelCard, OfPart
 from dynamod.message.errors import UserError
 from dynamod.transport.base import Reply
+from dynamod.transport.signing import Signing
 
 Submit = Callable[[Any, Reply], None]
 """Gives a request to the engine. Raises RequestError."""
@@ -71,7 +72,7 @@ class WorkerContext:
     another worker. Raises OSError and UserError, with the worker in its old role.
 
     `settings`: the worker's section with the keys of features, None for their defaults. `name`, `index`: of the process
-    among those of its component.
+    among those of its component. `signing`: of what the process says to other nodes.
     """
 
     engine: Engine[Any]
@@ -87,6 +88,7 @@ class WorkerContext:
     settings: Any = None
     name: str = ""
     index: int = 0
+    signing: Signing = field(default_factory=Signing)
 
 
 class WorkerPart:

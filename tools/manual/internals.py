@@ -22,8 +22,8 @@ _DYNAMOD = {
         *(f"features/{name}" for name in ("anthropic", "audit", "batches", "chat", "cluster", "doctor")),
         *(f"features/{name}" for name in ("embeddings", "infra", "isolation", "kubernetes", "lora", "ollama")),
         *(f"features/{name}" for name in ("on_demand", "planner", "prefill", "prefill/transfer", "replay")),
-        *(f"features/{name}" for name in ("request_trace", "responses")),
-        *(f"features/{name}" for name in ("role_switch", "tags", "tiers", "tokenize", "top")),
+        *(f"features/{name}" for name in ("request_trace", "responses", "role_switch", "tags", "tiers")),
+        *(f"features/{name}" for name in ("tokenize", "top", "trust")),
     ),
 }
 SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -36,6 +36,7 @@ from dynamod.transport.inbox import InboxStatistics
 from dynamod.transport.nats.connection import NatsStatistics
 from dynamod.transport.nats.link import LinkStatistics
 from dynamod.transport.outbox import OutboxStatistics
+from dynamod.transport.signing import SigningStatistics
 from dynamod.worker.worker import WorkerStatistics
 
 from .text import code, page, table
@@ -185,6 +186,7 @@ SECTIONS: tuple[tuple[str, str, Sequence[Rows | Defined]], ...] = (
         (
             Rows("dynamod_inbox", InboxStatistics, ("peer",)),
             Rows("dynamod_outbox", OutboxStatistics, ("connection",)),
+            Rows("dynamod_signing", SigningStatistics),
             Rows("dynamod_link", LinkStatistics, ("peer", "connection")),
             Rows("dynamod_nats", NatsStatistics),
         ),

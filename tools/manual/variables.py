@@ -52,7 +52,23 @@ GROUPS = (
                 "DYNAMOD_REMOTE_COMMANDS",
                 "`read`",
                 "commands that this node takes from other nodes; `read`: commands that change nothing; `all`: every "
-                "command except `serve` and `reload`; `off`: none",
+                "command except `serve` and `reload`; `off`: none; unset: as `read`, and commands that are signed "
+                "with the cluster secret may change something",
+            ),
+            Variable(
+                "DYNAMOD_CLUSTER_SECRET_FILE",
+                "",
+                "file of mode 0600 with the cluster secret; two lines: the first secret signs, both are taken",
+            ),
+            Variable("DYNAMOD_CLUSTER_SECRET", "", "the cluster secret itself; two with a comma between them"),
+            Variable(
+                "DYNAMOD_TRUST",
+                "`accept` with a secret, else `off`",
+                "`off`: nothing is signed or checked; `accept`: what is not signed is taken and counted; `require`: "
+                "only what is signed is taken",
+            ),
+            Variable(
+                "DYNAMOD_TRUST_CLOCK_S", "`60`", "seconds by which the clock of another node may differ, from 1 to 3600"
             ),
             Variable("NATS_SERVER", "", "servers for requests between nodes, like `nats://host:4222`; with commas"),
             Variable("NATS_AUTH_USERNAME", "", "user at NATS; needs the password"),

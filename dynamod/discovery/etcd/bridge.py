@@ -15,12 +15,14 @@ from dynamod.actor import Actor, Normal, Reason, handle
 from dynamod.discovery.keys import OPERATOR_SETTINGS, SHARED
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.control import Ping
+from dynamod.transport.signing import Signing
 from dynamod.transport.waiting import comes
 
 from .client import EtcdClient, Item, connect, library
-from .errors import Compacted, EtcdAway, EtcdError, EtcdRefused, LeaseMissing, LeaseTaken, TooMuch
+from .errors import Compacted, EtcdAway, EtcdError, EtcdRefused, LeaseMissing, LeaseTaken, Rejoin, TooMuch
 from .mirror import Batch, EtcdMirror
 from .settings import Endpoint, EtcdSettings
+from .signed import SignedValues
 
 log = logging.getLogger("dynamod.registry")
 
@@ -31,14 +33,18 @@ SAY, SAY_AT_MOST = 5.0, 60.0  # between lines of one outage, growing
 TAKEN = 1.0  # between attempts to get a lease id that is not free
 GOODBYE = 1.0  # for revoking at the end
 AT_ONCE = 64  # calls under way
+MOST_SIGNED = 50  # keys of one call where each key may have a signature: etcd takes 128 operations
 
 
 class EtcdBridge(Actor):
     """Mirrors `registry` into etcd, and what stands there under `v1/` into it. Raises UserError without the library."""
 
-    def __init__(self, registry: MemoryRegistry, settings: EtcdSettings) -> None:
+    def __init__(self, registry: MemoryRegistry, settings: EtcdSettings, signing: Signing | None = None) -> None:
         library()
         self._registry, self._settings = registry, settings
+        self._signing = signing or Signing()
+        self._signed = SignedValues(self._signing, lambda key: registry.own(key) is not None)
+        self._over: asyncio.Future[EtcdError] | None = None  # ends the session
         self._mirror = EtcdMirror(registry)
         self._client: EtcdClient | None = None
         self._endpoint = settings.endpoints[0]
@@ -57,10 +63,12 @@ class EtcdBridge(Actor):
 
     async def started(self) -> None:
         """Begin to look for etcd; does not wait for it."""
+        self._signing.changed.append(self._rejoin)
         self.context.task(self._keep(), "keep etcd")
 
     async def stopping(self, reason: Reason) -> None:
         """Revoke all leases, within GOODBYE. After a crash they stay: the next bridge adopts them."""
+        self._signing.changed.remove(self._rejoin)
         self._mirror.close()
         client = self._client
         if client is None or not isinstance(reason, Normal):
@@ -87,6 +95,7 @@ class EtcdBridge(Actor):
             "revision": self._mirror.revision,
             "leases": {f"{lease:x}": state for lease, state in self._mirror.leases.states.items()},
             "keys": {"own": statistics.keys, "foreign": statistics.foreign, **self._mirror.statistics()},
+            **self._signed.inspection(),
             "last_error": self._error,
         }
 
@@ -99,6 +108,8 @@ class EtcdBridge(Actor):
             self._endpoint = endpoints[tries % len(endpoints)]
             before = self._sessions
             error = await self._session(self._endpoint)
+            if isinstance(error, Rejoin):
+                continue
             self._error = str(error)
             refused = isinstance(error, EtcdRefused)
             joined = self._sessions > before
@@ -140,7 +151,8 @@ class EtcdBridge(Actor):
             return error
 
     async def _joined_at(self, endpoint: Endpoint, client: EtcdClient) -> EtcdError:
-        start = self._mirror.resync(*await client.snapshot(SHARED))
+        items, revision = await client.snapshot(SHARED)
+        start = self._mirror.resync(self._signed.snapshot(items, revision), revision)
         self._known = True
         self._sessions += 1
         self._joined = self.context.now()
@@ -149,6 +161,7 @@ class EtcdBridge(Actor):
             self._said = False
             log.info("etcd at %s: joined at revision %d", endpoint, self._mirror.revision)
         over: asyncio.Future[EtcdError] = asyncio.get_running_loop().create_future()
+        self._over = over
         tasks: list[asyncio.Task[Any]] = []
         parts: dict[str, Callable[[], Awaitable[None]]] = {
             "watch": lambda: self._follow(client, start),
@@ -168,6 +181,12 @@ class EtcdBridge(Actor):
             if tasks:
                 await asyncio.wait(tasks)
 
+    def _rejoin(self) -> None:
+        """Other signatures are made, or taken, from now on. What is not taken any more goes after GRACE."""
+        self._mirror.again()
+        if self._over is not None and not self._over.done():
+            self._over.set_result(Rejoin("other signatures are taken"))
+
     # The parts of a session.
 
     async def _follow(self, client: EtcdClient, start: int) -> None:
@@ -175,7 +194,7 @@ class EtcdBridge(Actor):
             try:
                 async with contextlib.aclosing(client.watch(SHARED, start)) as watch:
                     async for changes in watch:
-                        self._mirror.apply(changes)
+                        self._mirror.apply(self._signed.changes(changes))
             except Compacted as error:
                 if start > self._mirror.revision:
                     raise EtcdAway(str(error)) from None
@@ -242,7 +261,11 @@ class EtcdBridge(Actor):
 
     async def _put(self, client: EtcdClient, batch: Batch) -> None:
         try:
-            self._mirror.done(batch, await client.put(batch.items, batch.lease))
+            if self._signing.signer is not None and len(batch.items) > MOST_SIGNED:
+                for part in (batch.items[:MOST_SIGNED], batch.items[MOST_SIGNED:]):
+                    await self._put(client, Batch(batch.lease, part))
+                return
+            self._mirror.done(batch, await client.put(self._signed.outgoing(batch.items, batch.lease), batch.lease))
         except LeaseMissing:
             self._mirror.failed(key for key, _ in batch.items)
             self._mirror.lost(batch.lease)
@@ -260,7 +283,7 @@ class EtcdBridge(Actor):
 
     async def _delete(self, client: EtcdClient, key: str, lease: int) -> None:
         try:
-            self._mirror.deleted_at_last(key, lease, await client.delete(key, lease))
+            self._mirror.deleted_at_last(key, lease, await client.delete(key, lease, self._signed.beside(key)))
         except BaseException:
             self._mirror.failed([key])
             raise

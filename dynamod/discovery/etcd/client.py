@@ -104,13 +104,17 @@ class EtcdClient:
         answer = await self._call(self._kv.Txn, self._rpc.TxnRequest(success=operations))
         return int(answer.header.revision)
 
-    async def delete(self, key: str, lease: int) -> int | None:
-        """Delete a key if it hangs on `lease`; returns the revision of that, None when it does not."""
+    async def delete(self, key: str, lease: int, beside: Iterable[str] = ()) -> int | None:
+        """Delete a key if it hangs on `lease`; returns the revision of that, None when it does not.
+
+        `beside`: keys that go with it.
+        """
         compare = self._rpc.Compare(
             key=key.encode(), target=self._rpc.Compare.LEASE, result=self._rpc.Compare.EQUAL, lease=lease
         )
-        operation = self._rpc.RequestOp(request_delete_range=self._rpc.DeleteRangeRequest(key=key.encode()))
-        answer = await self._call(self._kv.Txn, self._rpc.TxnRequest(compare=[compare], success=[operation]))
+        deletions = [self._rpc.DeleteRangeRequest(key=one.encode()) for one in (key, *beside)]
+        operations = [self._rpc.RequestOp(request_delete_range=one) for one in deletions]
+        answer = await self._call(self._kv.Txn, self._rpc.TxnRequest(compare=[compare], success=operations))
         return int(answer.header.revision) if answer.succeeded else None
 
     async def grant(self, lease: int, ttl: int) -> None:

@@ -18,6 +18,10 @@ class EtcdRefused(EtcdError):
     """Wrong credentials, rights or certificates, no space left: a person has to mend it."""
 
 
+class Rejoin(EtcdError):
+    """Other values are taken from now on: all that stands in etcd is to be read again."""
+
+
 class TokenInvalid(EtcdAway):
     """The token of our login has expired, or etcd has forgotten it."""
 

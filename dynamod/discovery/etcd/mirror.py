@@ -115,6 +115,11 @@ class EtcdMirror:
         """A key was removed from a lease that continues."""
         self._soil(key)
 
+    def again(self) -> None:
+        """Put all keys of this node again: their values get other signatures."""
+        for key, _, _ in self._registry.own_items():
+            self._soil(key)
+
     # What the bridge says, and what comes of it.
 
     def ended(self, lease: int, revision: int) -> None:

@@ -6,6 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from .commands import ANSWERS, NO_COMMANDS, NodeRow
+from .facts import Fact
 
 MAX_CLOCK_MS = 500.0
 """Milliseconds between a clock and the others above which times in logs and answers mislead."""
@@ -26,9 +27,10 @@ class Difference(NamedTuple):
     mend: str
 
 
-def differences(rows: Sequence[NodeRow]) -> list[Difference]:
-    """All that differs between nodes, and the nodes that do not answer."""
-    return [*silent(rows), *_protocols(rows), *_versions(rows), *_clocks(rows), *_cards(rows)]
+def differences(rows: Sequence[NodeRow], facts: Iterable[Fact] = ()) -> list[Difference]:
+    """All that differs between nodes, and the nodes that do not answer. `facts`: of features."""
+    found = [*silent(rows), *_protocols(rows), *_versions(rows), *_clocks(rows), *_cards(rows)]
+    return [*found, *(difference for fact in facts for difference in _fact(rows, fact))]
 
 
 def silent(rows: Iterable[NodeRow]) -> Iterator[Difference]:
@@ -78,6 +80,14 @@ def _clocks(rows: Sequence[NodeRow]) -> Iterator[Difference]:
         if abs(away) > MAX_CLOCK_MS + (row.round_trip_ms or 0.0) / 2:
             text = f"the clock of {node} differs from most clocks by {away:+,.0f} ms"
             yield Difference("clocks", False, text, f"set the clock of {node} by NTP")
+
+
+def _fact(rows: Sequence[NodeRow], fact: Fact) -> Iterator[Difference]:
+    known = {
+        row.node: row.facts.agree[fact.name] for row in rows if row.facts is not None and fact.name in row.facts.agree
+    }
+    if found := _said(known):
+        yield Difference(fact.name, fact.severe, f"{fact.what} between nodes: {found}", fact.mend)
 
 
 def _cards(rows: Sequence[NodeRow]) -> Iterator[Difference]:

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,8 +22,8 @@ log = logging.getLogger("dynamod.daemon")
 AT_ONCE = 64
 """Commands of other nodes that run at the same time."""
 
-Run = Callable[[str, Mapping[str, Any], str], Awaitable[Any]]
-"""Runs a command with its arguments for a node: `control.commands.Commands.call`."""
+Run = Callable[..., Awaitable[Any]]
+"""Runs a command with its arguments for a node: `control.commands.Commands.call`. `signed=True`: the node signed it."""
 
 
 class Answering:
@@ -57,8 +58,11 @@ class Answering:
         self._running -= 1
 
     async def _answer(self, order: Order, reply: Reply) -> None:
+        run, sender = self._run, order.sender or "another node"
+        if reply.signer:
+            run, sender = partial(run, signed=True), reply.signer
         try:
-            outcome = Outcome(answer=await self._run(order.command, order.arguments, order.sender or "another node"))
+            outcome = Outcome(answer=await run(order.command, order.arguments, sender))
         except Exception as error:
             outcome = Outcome(error=refusal_of(error))
             if not isinstance(error, (DynamodError, TimeoutError)):

@@ -22,7 +22,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `models`: models that can be asked here. `running`, `waiting`: requests in engines. `progress_age`: seconds since
     the last progress of the process that has requests and has made none for longest; null where none has any.
-    `problems`: how many `status` shows. `cards`: of the workers of the node.
+    `problems`: how many `status` shows. `cards`: of the workers of the node. `agree`: what features
+    have all nodes agree in, by name.
     """
 
     version: str = ""
@@ -36,6 +37,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     progress_age: float | None = None
     cards: list[CardFacts] = []
+    agree: dict[str, str] = {}
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from dynamod.daemon.served import ServedModels
 from dynamod.discovery.keys import CARDS, STATIC_CARDS
 from dynamod.discovery.records import decoded
 from dynamod.extension.command import CommandHandler, NoArguments
+from dynamod.extension.installed import extensions
 from dynamod.message.discovery import ModelCard
 
 from .commands import (
@@ -53,6 +54,7 @@ async def node(context: "CommandContext", _arguments: NoArguments) -> NodeFacts:
         waiting=sum(row.waiting for row in engines),
         progress_age=max(ages, default=None),
         cards=cards(here.registry.own_items()),
+        agree={fact.name: fact.of(here) for facts in extensions(FEATURE) for fact in facts},
     )
 
 

@@ -28,7 +28,7 @@ from .asking import GREETING_S, LOOK_S, Heard, Unreached, ask_all, exchange
 from .commands import ANSWERS, LOST, NO_COMMANDS, REFUSES, SILENT, NodeAnswer
 from .messages import CommandPlace, Order
 from .nodes import FEATURE, KnownNode, KnownNodes, target
-from .settings import remote_commands, require_allowed
+from .settings import remote_commands, require_allowed, signed_changes
 
 if TYPE_CHECKING:
     from dynamod.control.commands import Commands
@@ -47,7 +47,7 @@ class ClusterPart(DaemonPart):
 
     def __init__(self, node: "Node") -> None:
         super().__init__(node)
-        self._mode = remote_commands(os.environ)
+        self._mode, self._signed_changes = remote_commands(os.environ), signed_changes(os.environ)
         self.known = KnownNodes((node.name, machine()))
         self._unfollow: Callable[[], None] = lambda: None
         self._selector: TransportSelector | None = None
@@ -74,10 +74,12 @@ class ClusterPart(DaemonPart):
         selector_class, server_class, subject_of = await asyncio.to_thread(_transports, nats=bool(nats))
         answering = Answering(node.name, self._run, self.context.task)
         path = str(worker_socket_path(node.place.folder.path, "commands"))
-        selector = self._selector = selector_class("daemon", path, answering.receive, self.context.task)
+        selector = self._selector = selector_class(
+            "daemon", path, answering.receive, self.context.task, signing=node.cluster.signing
+        )
         selector.welcome(Welcome(node.link.lease, node.name, __version__, dict(nats)))
         transport = dict[str, str]()
-        server = server_class(path, answering.receive)
+        server = server_class(path, answering.receive, node.cluster.signing)
         try:
             await server.start()
         except OSError as error:
@@ -96,15 +98,16 @@ class ClusterPart(DaemonPart):
 
         return Commands(self.node, self.node.parts.around)
 
-    async def _run(self, command: str, arguments: Mapping[str, Any], sender: str = "") -> Any:
-        return await self.commands.call(command, arguments, sender)
+    async def _run(self, command: str, arguments: Mapping[str, Any], sender: str = "", *, signed: bool = False) -> Any:
+        call = partial(self.commands.call, signed=True) if signed else self.commands.call
+        return await call(command, arguments, sender)
 
     # Commands of the control socket and of other nodes.
 
     async def command(self, call: CommandCall, proceed: Proceed) -> Any:
         """Judge a command of another node; send on a command that names another node."""
         if call.sender:
-            require_allowed(call, self._mode, self.node.name)
+            require_allowed(call, self._mode, self.node.name, signed_changes=self._signed_changes)
             if call.command.changes:
                 log.info("node %s has sent the command %s %r", call.sender, call.command.name, call.name)
             return await proceed(call)

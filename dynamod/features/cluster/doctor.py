@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 
 from dynamod.cli.client import Control
 from dynamod.extension.command import NoArguments
+from dynamod.extension.installed import extensions
 from dynamod.features.doctor.checks import Finding
 from dynamod.message.errors import UserError
 
 from .agreement import differences
 from .commands import ANSWERS, NODES
+from .nodes import FEATURE
 
 
 async def checks(explicit: str | None) -> AsyncIterator[Finding]:
@@ -21,7 +23,7 @@ async def checks(explicit: str | None) -> AsyncIterator[Finding]:
         return
     if len(rows) < 2:
         return
-    found = differences(rows)
+    found = differences(rows, [fact for facts in extensions(FEATURE) for fact in facts])
     for one in found:
         yield Finding(one.check, "fail" if one.severe else "warn", one.found, one.mend)
     if not found:

@@ -20,7 +20,12 @@ def remote_commands(environ: Mapping[str, str]) -> RemoteCommands:
     raise UserError(f"{VARIABLE} is {given!r}", hint)
 
 
-def require_allowed(call: CommandCall, mode: RemoteCommands, node: str) -> None:
+def signed_changes(environ: Mapping[str, str]) -> bool:
+    """Whether signed commands of other nodes may change something: unless the variable limits this node to `read`."""
+    return not environ.get(VARIABLE)
+
+
+def require_allowed(call: CommandCall, mode: RemoteCommands, node: str, *, signed_changes: bool = False) -> None:
     """Refuse a command of another node that this node does not take. The one place where such commands are judged.
 
     Raises UserError, which names the setting.
@@ -30,6 +35,7 @@ def require_allowed(call: CommandCall, mode: RemoteCommands, node: str) -> None:
         raise UserError(f"{command.name} is never taken from another node", f"run it on {node}")
     if mode == "off":
         raise UserError(f"{node} takes no commands from other nodes", f"set {VARIABLE}=read for its daemon")
-    if command.changes and mode != "all":
+    if command.changes and mode != "all" and not (call.signed and signed_changes):
         what = f"{node} takes no commands from other nodes that change something, like {command.name}"
-        raise UserError(what, f"run it on {node}, or set {VARIABLE}=all for the daemon there")
+        secret = "" if not signed_changes else "give both nodes a cluster secret (see dynamo trust), or "
+        raise UserError(what, f"run it on {node}, or {secret}set {VARIABLE}=all for the daemon there")

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,11 +26,12 @@ from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, RequestError
 from dynamod.message.worker import Generate, Handoff
 from dynamod.transport.base import CONFIRM, Reply
+from dynamod.transport.signing import Signing
 from dynamod.transport.waiting import comes
 
 from .measured import Measured
 from .transfer.base import Block, Kind, TransferError
-from .transfer.reader import read
+from .transfer.reader import read as read_blocks
 from .transfer.server import BlockServer
 from .transfer.sessions import MOST_BYTES, Sessions, SessionStatistics
 from .unreachable import UnreachableSources
@@ -104,28 +106,29 @@ class HandoffEndpoint:
     """One for each worker. Raises BadRequest for an engine that cannot do it.
 
     `port`: at which other nodes read blocks, 0: a free one. `most_bytes`: of blocks that wait for their readers, None:
-    MOST_BYTES.
+    MOST_BYTES. `signing`: of connections to other workers, and from them.
     """
 
     def __init__(
         self,
         engine: Engine[Any],
         spawn: Spawn,
-        read: Read = read,
+        read: Read | None = None,
         *,
         port: int = 0,
         most_bytes: int | None = None,
+        signing: Signing | None = None,
     ) -> None:
         if not (isinstance(engine, HandsOffBlocks) and engine.exports):
             raise BadRequest(f"engine {engine.name} neither computes prompts for other workers nor takes them")
         self._engine, self._spawn = engine, spawn
-        self._read_blocks = read
+        self._signing = signing
+        self._read_blocks = read or partial(read_blocks, signing=signing)
         self._port, self._most_bytes = port, most_bytes or MOST_BYTES
         self.sessions: Sessions | None = None  # of the prompts that are read here
         self._stored_only = False  # it computes no prompts for others
         self._starts = asyncio.Lock()  # to listen
         self._server: BlockServer | None = None
-        self._addresses: dict[str, str] = {}
         self._prompts, self._peers = _Counts(), _Counts()
         self._unreachable = UnreachableSources(FORGET)
         self._peer = Measured(FORGET, lambda mean: setattr(engine, "peer_seconds", mean))  # of a block
@@ -150,13 +153,13 @@ class HandoffEndpoint:
         """Let others read sessions. Raises OSError where that cannot be."""
         now = asyncio.get_running_loop().time
         sessions = Sessions(now, self._spawn, self._engine.layout(), lease=lease, most_bytes=self._most_bytes)
-        server = BlockServer(sessions, self._spawn, folder)
+        server = BlockServer(sessions, self._spawn, folder, self._signing)
         try:
             await server.start(host, self._port)
         except BaseException:
             server.close()
             raise
-        self._server, self.sessions, self._addresses = server, sessions, server.addresses
+        self._server, self.sessions = server, sessions
 
     def close(self) -> None:
         """Drop all sessions."""
@@ -212,7 +215,8 @@ class HandoffEndpoint:
         session = sessions.open(ended)
         reply.on_cancel(session.release)
         cached = None if stored else self._cached(request)
-        handoff = Handoff(session.id, self._engine.layout(), self._addresses, stored=stored, cached_tokens=cached)
+        addresses = self._server.addresses if self._server is not None else {}
+        handoff = Handoff(session.id, self._engine.layout(), addresses, stored=stored, cached_tokens=cached)
         reply.items((msgspec.msgpack.encode(handoff),))
 
         def done(error: Exception | None) -> None:

@@ -80,8 +80,14 @@ class WorkerComponent(Worker):
 
     def part_context(self, engine: Engine[Any]) -> WorkerContext:
         """With the settings and the place of the process."""
-        plan = self._ctx.process_context.plan
-        return replace(super().part_context(engine), settings=self.settings, name=plan.name, index=plan.index)
+        process = self._ctx.process_context
+        return replace(
+            super().part_context(engine),
+            settings=self.settings,
+            name=process.plan.name,
+            index=process.plan.index,
+            signing=process.transport.signing,
+        )
 
     async def follow(self, prefix: str, watcher: Watcher) -> None:
         """Of the registry of the node."""

@@ -17,6 +17,7 @@ from dynamod.message.worker import Request
 from dynamod.transport.base import Outbound, Receive, Sink
 from dynamod.transport.inbox import Inbox, InboxStatistics, InboxStream
 from dynamod.transport.outbox import Outbox, OutboxStatistics
+from dynamod.transport.signing import RequestSigning, Signing
 
 from . import wire as nats_wire
 from .connection import NatsConnection, refuse
@@ -39,12 +40,17 @@ class _WorkerLink(LinkEnd):
     """A worker's end of a link to one ingress process."""
 
     def __init__(
-        self, connection: NatsConnection, peer: str, links: "dict[str, _WorkerLink]", receive: Receive
+        self,
+        connection: NatsConnection,
+        peer: str,
+        links: "dict[str, _WorkerLink]",
+        receive: Receive,
+        signing: RequestSigning,
     ) -> None:
         super().__init__(connection, peer, links)
         self._receive = receive
         self._idle_limit *= 2  # the ingress forgets first, so that it never sends on a link that is unknown here
-        self.outbox = Outbox(self.send)
+        self.outbox = Outbox(self.send, signing)
         self.block(connection.blocked)
 
     @property
@@ -69,10 +75,12 @@ class _WorkerLink(LinkEnd):
 class NatsServer:
     """The worker side: receives at `subject` and hands each new stream to `receive`."""
 
-    def __init__(self, connection: NatsConnection, subject: str, receive: Receive) -> None:
+    def __init__(
+        self, connection: NatsConnection, subject: str, receive: Receive, signing: Signing | None = None
+    ) -> None:
         self.subject = subject
         self.receive = receive
-        self._connection = connection
+        self._connection, self._signing = connection, signing or Signing()
         self._links: dict[str, _WorkerLink] = {}  # by the ingress's address
 
     async def start(self) -> None:
@@ -97,7 +105,8 @@ class NatsServer:
                 self._connection.publish(reply, nats_wire.end(str(error)), "")
             return None
         if reply and kind == nats_wire.DATA and number == 1:
-            return _WorkerLink(self._connection, reply, self._links, self.receive)
+            signing = RequestSigning(self._signing, self.subject, reply)
+            return _WorkerLink(self._connection, reply, self._links, self.receive, signing)
         if reply:
             refuse(self._connection, message, reply, "the worker does not know this link (any more)")
         return None
@@ -120,9 +129,11 @@ class NatsServer:
 class _IngressLink(LinkEnd):
     """An ingress's end of a link to one worker process."""
 
-    def __init__(self, connection: NatsConnection, peer: str, links: "dict[str, _IngressLink]") -> None:
+    def __init__(
+        self, connection: NatsConnection, peer: str, links: "dict[str, _IngressLink]", signing: Signing
+    ) -> None:
         super().__init__(connection, peer, links)
-        self.inbox = Inbox(self.send)
+        self.inbox = Inbox(self.send, RequestSigning(signing, peer, self.address))
 
     @property
     def streams(self) -> int:
@@ -141,8 +152,8 @@ class NatsTransport:
     Without a connection to NATS for longer than `patience` seconds a request is `lost` at once; within them it waits.
     """
 
-    def __init__(self, connection: NatsConnection) -> None:
-        self._connection = connection
+    def __init__(self, connection: NatsConnection, signing: Signing | None = None) -> None:
+        self._connection, self._signing = connection, signing or Signing()
         self._links: dict[str, _IngressLink] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
@@ -150,7 +161,7 @@ class NatsTransport:
         subject = instance.transport["nats"]
         link = self._links.get(subject)
         if link is None:
-            link = _IngressLink(self._connection, subject, self._links)
+            link = _IngressLink(self._connection, subject, self._links, self._signing)
         stream = InboxStream(link.inbox, link.inbox.open(instance.path, request, sink))
         if not self._connection.accepting:
             why = f"no connection to NATS at {self._connection.keeper.servers}"

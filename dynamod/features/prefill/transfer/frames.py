@@ -38,15 +38,24 @@ _LENGTH = struct.Struct("<I")
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Size = Annotated[int, msgspec.Meta(ge=1, le=WINDOW)]
+_Signature = Annotated[bytes, msgspec.Meta(max_length=1024)]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """The reader wants the blocks of a session from index `first` on. The name of the session is the permission."""
+    """The reader wants the blocks of a session from index `first` on. The name of the session is the permission.
+
+    `signature`: of the reader's node (`transport.signing`); empty: none. Older sources skip it.
+    """
 
     version: int
     session: _Text
     layout: _Text
     first: _Count
+    signature: _Signature = b""
+
+    def content(self) -> tuple[bytes, bytes, bytes]:
+        """What is signed."""
+        return self.session.encode(), self.layout.encode(), str(self.first).encode()
 
 
 class Accept(msgspec.Struct, frozen=True, array_like=True, tag=1):

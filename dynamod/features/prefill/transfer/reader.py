@@ -3,6 +3,10 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 
+import msgspec
+
+from dynamod.transport.signing import BLOCKS, Signing
+
 from .base import Backend, Block, TransferError
 from .frames import VERSION, Hello
 from .names import backends
@@ -13,7 +17,13 @@ CONNECT_TIMEOUT = 2.0
 
 
 async def read(
-    addresses: Mapping[str, str], session: str, layout: str, first: int, *, stall: float = 5.0
+    addresses: Mapping[str, str],
+    session: str,
+    layout: str,
+    first: int,
+    *,
+    stall: float = 5.0,
+    signing: Signing | None = None,
 ) -> AsyncGenerator[Block, None]:
     """The blocks of a session from index `first` on, in order, until the source has sent all of its.
 
@@ -21,8 +31,9 @@ async def read(
     is silent for `stall` seconds while a block is awaited is an error; it shows each second that it waits for the
     engine itself. Raises TransferError; all blocks before the fault have been given, and `first` continues after them.
     A caller that stops early closes the generator (`aclose`), which ends the connection.
+    `signing`: signs each connection.
     """
-    end = await _connected(addresses, Hello(VERSION, session, layout, first), stall)
+    end = await _connected(addresses, Hello(VERSION, session, layout, first), stall, signing)
     try:
         while (block := await end.next(stall)) is not None:
             yield block
@@ -30,13 +41,13 @@ async def read(
         await end.leave()
 
 
-async def _connected(addresses: Mapping[str, str], hello: Hello, stall: float) -> ReaderEnd:
+async def _connected(addresses: Mapping[str, str], hello: Hello, stall: float, signing: Signing | None) -> ReaderEnd:
     problems = []
     for name, backend in backends():
         if name not in addresses:
             continue
         try:
-            return await _accepted(backend, addresses[name], hello, stall)
+            return await _accepted(backend, addresses[name], _signed(hello, signing), stall)
         except TransferError as error:
             if error.kind != "unreachable":
                 raise
@@ -44,6 +55,12 @@ async def _connected(addresses: Mapping[str, str], hello: Hello, stall: float) -
         except (OSError, ValueError) as error:  # a TimeoutError has no words
             problems.append(f"{name}: {error or 'timed out'}")
     raise TransferError("unreachable", "; ".join(problems) or "the source has no address that is known here")
+
+
+def _signed(hello: Hello, signing: Signing | None) -> Hello:
+    """Each connection has a signature of its own: a source takes each once."""
+    signer = signing.signer if signing is not None else None
+    return hello if signer is None else msgspec.structs.replace(hello, signature=signer.sign(BLOCKS, *hello.content()))
 
 
 async def _accepted(backend: Backend, address: str, hello: Hello, stall: float) -> ReaderEnd:

@@ -1,5 +1,7 @@
 """The source's end of a connection: sends the blocks of one session as they are put, while the reader has room."""
 
+from dynamod.transport.signing import BLOCKS, NotTrusted, Signing
+
 from .base import Kind, TransferError
 from .frames import (
     FRAME_LIMIT,
@@ -40,11 +42,25 @@ MOST_UNKNOWN_PER_PEER = 64
 
 
 class Ends(set["SourceEnd"]):
-    """The connections that are there. `refused`: how many were ended at once since the last look."""
+    """The connections that are there. `refused`: how many were ended at once since the last look.
 
-    def __init__(self) -> None:
+    `signing`: judges the signatures of readers.
+    """
+
+    def __init__(self, signing: Signing | None = None) -> None:
         super().__init__()
         self.refused = 0
+        self._signing = signing or Signing()
+
+    def require_signed(self, hello: Hello) -> None:
+        """Raises TransferError for a reader that is not to be trusted."""
+        signer = self._signing.signer
+        if signer is None:
+            return
+        try:
+            signer.check(BLOCKS, hello.signature, *hello.content())
+        except NotTrusted as error:
+            raise TransferError("failed", f"the source does not trust the reader: {error}") from None
 
     def admits(self, peer: str) -> bool:
         """Whether one more connection from this address may stay."""
@@ -200,6 +216,7 @@ class SourceEnd(Link):
             self.over("unreachable", "the source has no memory free for this connection")
             return
         try:
+            self._ends.require_signed(hello)
             session = self._sessions.attach(hello.session, hello.layout, self, hello.first)
         except TransferError as error:
             self.over(error.kind, str(error))

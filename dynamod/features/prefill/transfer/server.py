@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dynamod.transport.base import Spawn
+from dynamod.transport.signing import Signing
 
 from .names import backends
 from .sending import Ends, SourceEnd
@@ -20,13 +21,16 @@ BEAT = 1.0
 
 
 class BlockServer:
-    """Lets other processes read the sessions of this one. `folder`: private, for sockets; None: no shared memory."""
+    """Lets other processes read the sessions of this one. `folder`: private, for sockets; None: no shared memory.
 
-    def __init__(self, sessions: Sessions, spawn: Spawn, folder: Path | None) -> None:
+    `signing`: judges readers by their signatures.
+    """
+
+    def __init__(self, sessions: Sessions, spawn: Spawn, folder: Path | None, signing: Signing | None = None) -> None:
         self._sessions, self._spawn, self._folder = sessions, spawn, folder
         self._addresses: dict[str, str] = {}
         self._closers: list[Callable[[], None]] = []
-        self._ends = Ends()
+        self._ends = Ends(signing)
         self._task: Any = None  # sends signs of life
 
     async def start(self, host: str, port: int = 0) -> None:
