@@ -70,7 +70,8 @@ class SignedValues:
         as gone, and the node puts its own again.
         """
         listed, found = list(changes), list[Change]()
-        signatures = {key: item for key, item, _ in listed if item is not None and key.startswith(SIGNATURES)}
+        # one list has several revisions of a key when the watch is late
+        signatures = {(key, at): item for key, item, at in listed if item is not None and key.startswith(SIGNATURES)}
         for change in listed:
             key, item, revision = change
             if key.startswith(SIGNATURES):
@@ -80,7 +81,7 @@ class SignedValues:
             elif item is None:
                 self._end(key)
                 found.append(change)
-            elif self._taken(key, item, signatures.get(signature_key(key))):
+            elif self._taken(key, item, signatures.get((signature_key(key), revision))):
                 found.append(change)
             elif self._own(key):
                 found.append(Change(key, None, revision))
