@@ -55,7 +55,6 @@ SET_TRUST = Command(
     "Change the mode of this node until its daemon ends, or read the secret again.",
     changes=True,
     subject="mode",
-    path="trust/set",
     seconds=10.0,
     own_node=True,
 )
