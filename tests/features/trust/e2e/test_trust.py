@@ -12,6 +12,7 @@ from typing import Any
 from dynamod.discovery.etcd.client import connect
 from dynamod.discovery.etcd.settings import EtcdSettings
 from tests.e2e.nodes import Servers, instances, on, worker
+from tests.e2e.old import LAST_RELEASE, environment
 from tests.e2e.together import together
 
 STREAMS = 16
@@ -147,7 +148,8 @@ def test_commands_of_a_node_without_the_secret(machine: Any, servers: Servers) -
     house.join("two")
     worker(machine, servers, "foe", env={"DYNAMOD_CLUSTER_SECRET_FILE": secret(machine, "other.secret")})
     stranger = on(machine, servers, "stranger")
-    worker(machine, servers, "stranger")
+    unaware = worker(machine, servers, "stranger")
+    assert (unaware.out + unaware.err).count("nodes do not know each other") == 1, "one warning"
     machine.until(lambda: instances(machine, house.url) == ["foe", "stranger", "two"])
     for where in (stranger, {**on(machine, servers, "foe")}):
         machine.until(lambda where=where: machine.run("dynamo", "logs", "-n", "1", "two/", **where).code == 0)
@@ -171,6 +173,25 @@ def test_commands_of_a_node_without_the_secret(machine: Any, servers: Servers) -
             assert "does not take the request" in refused.err, refused.err
     assert house.dynamo("one", "logs", "-n", "1", "two/").code == 0
     assert house.dynamo("one", "stop", "two/").code == 0
+
+
+@together
+def test_the_last_release_beside_nodes_that_sign(machine: Any, servers: Servers) -> None:
+    house = House(machine, servers, DYNAMOD_CLUSTER_SECRET_FILE=secret(machine))
+    house.join("two")
+    old = environment(LAST_RELEASE)
+    worker(machine, servers, "old", env=old)
+    words = ("dynamo-run", "in=http", "out=auto", "--http-port", 0)
+    url = machine.start(*words, **on(machine, servers, "before"), **old).ready()
+    for frontend in (house.url, url):
+        machine.until(lambda frontend=frontend: instances(machine, frontend) == ["old", "two"])
+        for number in range(8):
+            answer = machine.begin(frontend, f"topic {number}", request=f"r{number}", max_tokens=5).answer()
+            assert answer["usage"]["completion_tokens"] == 5
+    shown = house.trust("one")
+    assert (shown["mode"], shown["refused"]) == ("accept", 0)
+    assert shown["proven"]
+    assert shown["doubted"]
 
 
 @together
