@@ -161,7 +161,7 @@ class Reader(Shell):
         words = shlex.split(line)
         match words:
             case ["export", *pairs]:
-                self.machine.env.update(pair.split("=", 1) for pair in pairs)
+                self.machine.env.update(pair.replace("$PWD", str(self.folder)).split("=", 1) for pair in pairs)
                 return 0, ""
             case ["dynamod", *_]:
                 return self._service(words[1:])

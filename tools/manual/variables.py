@@ -58,7 +58,7 @@ GROUPS = (
             Variable(
                 "DYNAMOD_CLUSTER_SECRET_FILE",
                 "",
-                "file of mode 0600 with the cluster secret; two lines: the first secret signs, both are taken",
+                "absolute path of the file with the cluster secret, mode 0600; two lines: the first signs, both are taken",
             ),
             Variable("DYNAMOD_CLUSTER_SECRET", "", "the cluster secret itself; two with a comma between them"),
             Variable(

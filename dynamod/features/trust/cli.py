@@ -62,7 +62,7 @@ def new(file: Annotated[Path, typer.Argument(help="file to write, mode 0600", me
 
     from .secret import SECRET_FILE, write_new
 
-    before = write_new(file, secrets.token_hex(32))
+    before = write_new(file.absolute(), secrets.token_hex(32))
     if before:
         print(f"{file} has a second secret, which is taken and does not sign yet.")
         print(
@@ -70,4 +70,4 @@ def new(file: Annotated[Path, typer.Argument(help="file to write, mode 0600", me
             " dynamo trust reread on each node each time."
         )
     else:
-        print(f"{file} has a new secret. Give all nodes this file, and their daemons {SECRET_FILE}={file}")
+        print(f"{file} has a new secret. Give all nodes this file, and their daemons {SECRET_FILE}={file.absolute()}")

@@ -92,6 +92,8 @@ def _secrets(environ: Mapping[str, str]) -> tuple[list[str], str]:
     if file and text:
         raise UserError(f"{SECRET_FILE} and {SECRET} are both set", "set one of them")
     if file:
+        if not Path(file).is_absolute():  # a daemon in the background has another folder than who started it
+            raise UserError(f"{SECRET_FILE}: {file} is no absolute path", "give the path from / on")
         return _in_file(Path(file)), f"{SECRET_FILE}: {file}"
     return [one for one in (text or "").replace(",", " ").split() if one], SECRET
 

@@ -82,6 +82,10 @@ def test_a_wrong_file(text: str | bytes, mode: int, why: str, tmp_path: Path) ->
     assert why in found
 
 
+def test_a_path_that_depends_on_the_folder_is_refused() -> None:
+    assert line({SECRET_FILE: "secret"}) == f"{SECRET_FILE}: secret is no absolute path; give the path from / on"
+
+
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     assert "does not exist" in line({SECRET_FILE: str(tmp_path / "none")})
     assert "is no file" in line({SECRET_FILE: str(tmp_path)})

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from dynamod.discovery.etcd.client import connect
 from dynamod.discovery.etcd.settings import EtcdSettings
+from tests.e2e.disagg import LONG, handoffs, serve
 from tests.e2e.nodes import Servers, instances, on, worker
 from tests.e2e.old import LAST_RELEASE, environment
 from tests.e2e.together import together
@@ -56,11 +58,16 @@ class House:
             assert f"mode {mode}" in done.out
 
     def metric(self, node: str, name: str) -> float:
-        connection = self.machine.unix(socket_path=self.machine.folder / node / "d.sock")
-        connection.request("GET", "/v1/metrics")
-        lines = connection.getresponse().read().decode().splitlines()
-        connection.close()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+        return metric(self.machine, self.machine.folder / node / "d.sock", name)
+
+
+def metric(machine: Any, socket: Path, name: str) -> float:
+    """The sum of a metric over all processes of a node."""
+    connection = machine.unix(socket_path=socket)
+    connection.request("GET", "/v1/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    connection.close()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 @contextlib.contextmanager
@@ -195,6 +202,19 @@ def test_the_last_release_beside_nodes_that_sign(machine: Any, servers: Servers)
 
 
 @together
+def test_readers_of_blocks_sign(machine: Any) -> None:
+    env = {"DYNAMOD_CLUSTER_SECRET_FILE": secret(machine), "DYNAMOD_TRUST": "require"}
+    url = serve(machine, **env).ready()
+    for number in range(3):
+        machine.begin(url, f"{number} {LONG}", request=f"r{number}", max_tokens=4).answer()
+    assert (handoffs(machine)["transfers"], handoffs(machine)["failed"]) == (3, 0)
+    found = [
+        metric(machine, machine.socket, f"dynamod_signing_{what}_total") for what in ("signed", "proven", "refused")
+    ]
+    assert found == [3, 3, 0], "one signature for each connection, and nothing else leaves a process"
+
+
+@together
 def test_a_secret_is_replaced_in_three_steps(machine: Any, servers: Servers) -> None:
     path = secret(machine)
     house = House(machine, servers, DYNAMOD_CLUSTER_SECRET_FILE=path, DYNAMOD_TRUST="require")
@@ -225,7 +245,7 @@ def test_a_wrong_secret_is_one_line_and_nothing_starts(machine: Any) -> None:
     short.chmod(0o600)
     for env, why in (
         ({"DYNAMOD_CLUSTER_SECRET_FILE": str(short)}, "has a secret of 5 characters"),
-        ({"DYNAMOD_CLUSTER_SECRET_FILE": "nowhere"}, "does not exist"),
+        ({"DYNAMOD_CLUSTER_SECRET_FILE": "/nowhere"}, "does not exist"),
         ({"DYNAMOD_TRUST": "require"}, "DYNAMOD_TRUST=require needs a cluster secret"),
     ):
         done = machine.start(*words, **env).wait(20)
