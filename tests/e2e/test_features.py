@@ -32,7 +32,7 @@ COMMANDS = {
     "planner": ["planner"],
     "replay": ["bench"],
     "role_switch": ["switch"],
-    **{name: [name] for name in ("doctor", "infra", "top")},
+    **{name: [name] for name in ("doctor", "infra", "top", "trust")},
 }
 SETTINGS = {
     "anthropic": ("strip-anthropic-preamble", "false"),

@@ -58,7 +58,8 @@ GROUPS = (
             Variable(
                 "DYNAMOD_CLUSTER_SECRET_FILE",
                 "",
-                "absolute path of the file with the cluster secret, mode 0600; two lines: the first signs, both are taken",
+                "absolute path of the file with the cluster secret, mode 0600; two lines: the first signs, both "
+                "are taken",
             ),
             Variable("DYNAMOD_CLUSTER_SECRET", "", "the cluster secret itself; two with a comma between them"),
             Variable(

@@ -41,7 +41,7 @@ def _facts() -> object:
 
 
 def _checks() -> object:
-    from .agreement import checks
+    from .doctor import checks
 
     return checks
 

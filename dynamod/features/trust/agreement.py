@@ -1,17 +1,13 @@
-"""What `dynamo doctor` says of trust: which node has another secret, and what this node refuses."""
+"""What nodes have to agree in: the secret, and the mode."""
 
-import asyncio
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from dynamod.features.cluster.facts import Fact
-from dynamod.message.errors import UserError
 
 from .control import part_of
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
-    from dynamod.features.doctor.checks import Finding
 
 
 def _secret(node: "Node") -> str:
@@ -29,32 +25,3 @@ FACTS = (
     ),
     Fact("trust", _mode, False, "mode of trust differs", "see dynamo trust set"),
 )
-
-
-async def checks(explicit: str | None) -> AsyncIterator["Finding"]:
-    """Findings about the secret of this node's cluster. `explicit`: the path of the control socket, or None."""
-    from dynamod.cli.client import Control
-    from dynamod.extension.command import NoArguments
-    from dynamod.features.doctor.checks import Finding
-
-    from .commands import TRUST
-    from .show import REASONS
-
-    try:
-        found = (await asyncio.to_thread(Control(explicit).ask, TRUST, NoArguments())).value
-    except UserError:
-        return  # no daemon, or one of an older release
-    if not found.cluster:
-        return
-    if not found.digests:
-        text = "the cluster has no secret: everyone with access to NATS or etcd can send requests and register workers"
-        yield Finding("trust", "warn", text, "dynamo trust new FILE, and DYNAMOD_CLUSTER_SECRET_FILE for each daemon")
-        return
-    for one in found.wrong:
-        who = f"node {one.node}" if one.node else "some node"
-        text = f"{who}: {one.count} messages or values {REASONS.get(one.why, one.why)}"
-        yield Finding(
-            "trust", "warn", f"{text} {'refused' if found.mode == 'require' else 'taken'}", "see dynamo trust show"
-        )
-    if not found.wrong:
-        yield Finding("trust", "ok", f"mode {found.mode}, secret {found.digests[0]}; all that came was signed")
