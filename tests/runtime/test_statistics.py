@@ -20,6 +20,7 @@ from dynamod.message.kv_events import ForwardPass, ScheduledRequests
 from dynamod.observe.metrics import Row
 from dynamod.runtime.statistics import ProcessStatistics, process_families, process_statistics, report
 from dynamod.transport.inbox import InboxStatistics
+from dynamod.transport.signing import Signing
 from dynamod.worker.worker import WorkerStatistics
 
 
@@ -52,6 +53,7 @@ def context(system: System, *servers: Metrics) -> Any:
         unix=SimpleNamespace(statistics=lambda: {"run/agg.Worker.0.sock": InboxStatistics(5, 6, 0, 1)}),
         server=SimpleNamespace(statistics=list),
         transport=SimpleNamespace(
+            signing=Signing(),
             unix=SimpleNamespace(statistics=lambda: {"run/agg.Worker.0.sock": InboxStatistics(5, 6, 0, 1)}),
             connection=None,
             nats=None,
