@@ -27,6 +27,7 @@ HOSTS = {
     "huggingface.co",
     "json-schema.org",
     "www.apache.org",
+    "ui.perfetto.dev",
     "www.w3.org",
     "docs.astral.sh",
     "etcd.io",
