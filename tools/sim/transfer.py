@@ -9,7 +9,8 @@ import random as random_module
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from dynamod.engine.base import Engine, Spawn
 from dynamod.engine.batching.handoff import Held
@@ -279,7 +280,8 @@ class SimulatedHandoff(HandoffEndpoint):
         """Be found by readers."""
         ways, layout = self._ways, self._engine.layout()
         self.sessions = sessions = SimulatedSessions(ways.log, self._process, self._spawn, layout, ways.lease)
-        self._addresses = {"simulated": self._process.name}
+        server = SimpleNamespace(addresses={"simulated": self._process.name}, close=lambda: None)
+        self._server = cast("Any", server)
         ways.sources[self._process.name] = self._process, sessions
 
 

@@ -46,6 +46,7 @@ class IsolationStage(Stage):
         self._ended: set[int] = set()  # instances whose end was judged
         self._heard = False  # whether the instance that is judged has sent something a moment ago
         self._left: list[Placement] = []  # places that it has left for a trial; see `_judge_left`
+        self._doubted: list[tuple[Placement, Instance, str]] = []  # ends that do not count unless its place ends, too
 
     async def place(self, ask: Ask, proceed: Place) -> Placement:
         """A suspect asks for an instance alone. Another place means that another request was convicted meanwhile.
@@ -81,11 +82,14 @@ class IsolationStage(Stage):
         """Count the instances that crashed or hung in the step that this request was in when it left for a trial.
 
         The worker accepts a suspect after the step that runs then. A worker that ends before has ended in that step.
-        Raises EngineFailed where one of them is the second.
+        The prefill worker that had ended before counts then as well: either may have ended with the prompt. Raises
+        EngineFailed where one of them is the second.
         """
         for place in [one for one in self._left if one.cause]:
             self._left.remove(place)
-            self.died(place.instance, place.cause, None, alone=False, begun=True)
+            helpers = [(instance, cause) for at, instance, cause in self._doubted if at is place]
+            for instance, cause in [(place.instance, place.cause), *helpers]:
+                self.died(instance, cause, None, alone=False, begun=True)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
         """Wait until the instance has lived through this request: some of its answer has come, or the attempt ended."""
@@ -122,6 +126,8 @@ class IsolationStage(Stage):
             raise self._suspicions.convict(request, cause)
         self._suspicions.suspect(request)
         self.suspect = self._ever = True
+        if not begun and at is not None and at.instance is not instance:
+            self._doubted.append((at, instance, cause))
         if not begun or instance.instance_id in self._ended:
             return
         self._ended.add(instance.instance_id)

@@ -12,7 +12,7 @@ from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import HANDOFF_FAILED, PASSED, TRIAL_PAUSE, TRIAL_TAKEN, Handoff
 from dynamod.migration.stages import CAUSE
-from tests.features.prefill.test_prompts import Prompt, Prompts
+from tests.features.prefill.test_prompts import PREFILL, Prompt, Prompts
 from tests.migration.instances import Charge, virtual
 
 
@@ -322,6 +322,23 @@ async def test_an_instance_that_was_heard_a_moment_ago_does_not_hang_for_the_req
     if not counts:
         air.last.tokens(1, 0, finish="eos")
         await air.settle()
+
+
+@virtual
+async def test_a_prefill_worker_counts_with_the_instance_that_ends_after_its_request_has_left(words: Any) -> None:
+    """Either may have ended with the prompt, as where the request has not left."""
+    air = words.Air(3, prefill=Prompts())
+    await air.start()
+    left = air.charged
+    air.crashes[PREFILL.instance_id] = UNRESPONSIVE
+    air.busy.add(1)
+    assert left.leave()
+    await air.settle()
+    assert (air.suspected, air.client.errors, air.alone) == (["r"], [], [False, True]), "it may compute another prompt"
+    left.cause = UNRESPONSIVE
+    assert air.charged.leave()
+    await air.settle()
+    assert str(air.error) == f"{UNRESPONSIVE}; it is the second worker that ended with this request"
 
 
 class Computing(Prompt):

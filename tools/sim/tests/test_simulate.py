@@ -63,6 +63,7 @@ def test_seeds_hold(first: int) -> None:
         12000875,
         13001048,
         13001601,
+        14000686,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
