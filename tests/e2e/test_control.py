@@ -67,11 +67,12 @@ def test_reading(served: Any) -> None:
         "/v1/serve",
         "/v1/reload",
         "/v1/plan",
+        "/v1/set_trust",
     } == set(index["post"])
     assert set(index["get"]) == {
         *("/v1/status", "/v1/ps", "/v1/memory", "/v1/top", "/v1/logs", "/v1/inspect", "/v1/metrics", "/v1/planner"),
         *("/v1/requests/{id}/decision", "/v1/node", "/v1/nodes", "/v1/everywhere"),
-        "/v1/audit",
+        *("/v1/audit", "/v1/trust"),
     }
 
 

@@ -48,6 +48,7 @@ NOT_RUN = {
     "/opt/dynamod/bin/pip install -U '/path/to/dynamod[mistralrs]'": SYSTEMD,
     "curl localhost:8080/v1/chat/completions": LLAMACPP,
     "dynamo pull Qwen/Qwen3-0.6B": HUB,
+    "curl localhost:8080/api/pull": "a model hub; tests/features/ollama have one",
     "dynamo logs -f two/Worker": "other nodes: tests/features/cluster/e2e",
     "DYNAMOD_REMOTE_COMMANDS=all dynamod": "as above",
     "dynamo trust set accept": "three nodes: tests/features/trust/e2e",

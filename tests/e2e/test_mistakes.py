@@ -163,7 +163,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo.frontend --router-mode best", ["best", "round-robin"]),
     ("dynamo.frontend --http-port 70000", ["70000"]),
     ("dynamo.frontend --interactive", ["terminal"]),
-    ("dynamo.frontend --model-name x", ["--model-name", "--interactive"]),
+    ("dynamo.frontend --model-nam x", ["--model-nam", "python -m dynamo.frontend --help"]),
     ("dynamo-run in=http in=http", ["twice"]),
     ("dynamo-run in = http out=echo_full", ["`in = http` has spaces", "write in=http"]),
     ("dynamo-run in =http out=echo_full", ["`in =http` has spaces", "write in=http"]),

@@ -33,7 +33,7 @@ def _command() -> object:
 
 FEATURE = Feature(
     "request_trace",
-    "a row per request in NVIDIA Dynamo's form, for replays and timelines, off by default; dynamo trace",
+    "a row per request in NVIDIA Dynamo's form, with times and block hashes, off by default; dynamo trace",
     records=_records,
     settings={"frontend": TraceSettings},
     commands={"trace": _command},

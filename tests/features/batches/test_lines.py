@@ -46,7 +46,7 @@ async def test_lines_wait_behind_all_others_and_are_counted(asker: Asker, backen
 
 async def test_a_line_has_a_record_where_a_feature_reads_records(asker: Asker, server: Any) -> None:
     found: list[RequestRecord] = []
-    reader = SimpleNamespace(body_bytes=1000, take=found.append)
+    reader = SimpleNamespace(body_bytes=1000, headers=("x-request-id",), tokens=False, take=found.append)
     server.metrics.records = Records([reader], (), lambda: ("one", "agg/ingress.0"))  # type: ignore[list-item]
     assert (await asked(asker))[0] == 200
     assert (await asked(asker, model="none"))[0] == 404
