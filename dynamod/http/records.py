@@ -258,8 +258,9 @@ def _address(text: str) -> Address | None:
 def _ends(response: Response, facts: Facts) -> list[ChoiceEnd]:
     answers, found = facts.answers, []
     for choice in response.choices:
-        ids = answers[choice.index] if answers else ()
-        tokens = len(ids) if answers else choice.tokens
+        known = choice.index < len(answers)
+        ids = answers[choice.index] if known else ()
+        tokens = len(ids) if known else choice.tokens
         found.append(ChoiceEnd(choice.index, choice.reason or "", tokens, facts.calls(choice.index), ids))
     return found
 

@@ -35,6 +35,12 @@ def _nvext(structs: tuple[type[msgspec.Struct], ...]) -> Any:
     return derived(NvExt, [(field.name, field.type, None) for field in fields])
 
 
+def members_off() -> frozenset[str]:
+    """The members of `nvext` that belong to features which are off."""
+    structs = [found for name in disabled() if (found := installed()[name].nvext) is not None]
+    return frozenset(field for struct in structs for field in struct.__struct_fields__)
+
+
 def of_features_off(request: Any) -> Iterator[tuple[str, str]]:
     """Paths of the members of `nvext` in a request that belong to features which are off, each with the reason."""
     nvext = getattr(request, "nvext", None)

@@ -7,6 +7,7 @@ import msgspec
 
 import dynamod
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.fields import members_off
 
 from .endpoint import Bytes, Endpoint
 from .rules import SHARED, tighten
@@ -36,6 +37,8 @@ _MAYBE_TEXT = {"type": ["string", "null"]}
 
 SERVER = "server"
 """The group of routes about the server itself."""
+NVEXT = "NvExt"
+"""The schema of the members that features extend."""
 OPTIONAL = ("/health/progress",)
 """Paths of servers in a process of a daemon only."""
 
@@ -46,6 +49,8 @@ def document(endpoints: Sequence[Endpoint], settings: FrontendSettings, more: Co
     schemes = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}, "header": header}}
     needed: list[dict[str, list[str]]] = [{"key": []}, {"header": []}]
     schemas = _schemas(endpoints, settings)
+    for name in members_off():  # requests with these are refused
+        schemas.get(NVEXT, {}).get("properties", {}).pop(name, None)
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         operation = _operation(endpoint, settings)

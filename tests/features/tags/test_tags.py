@@ -9,6 +9,9 @@ import aiohttp
 import pytest
 
 from dynamod.features.tags.ingress import DISTINCT, families, labels_of
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.openapi import document
+from dynamod.ingress.api.table import endpoints
 from dynamod.ingress.processor import Explain
 from dynamod.message.discovery import ModelCard
 from dynamod.observe.frequent import write_waiting
@@ -135,3 +138,12 @@ def test_labels_of_cards_of_other_releases() -> None:
     assert labels_of(ModelCard("m")) == []
     assert labels_of(ModelCard("m", sections={"tags": {"labels": "x", "more": 1}})) == []
     assert labels_of(ModelCard("m", sections={"tags": {"labels": ["x"], "more": 1}})) == ["x"]
+
+
+def test_the_document_has_no_members_of_features_that_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def members() -> set[str]:
+        return set(document(endpoints(), FrontendSettings())["components"]["schemas"]["NvExt"]["properties"])
+
+    assert "tags" in members()
+    monkeypatch.setattr("dynamod.ingress.fields.disabled", lambda: {"tags": "switched off"})
+    assert "tags" not in members()
