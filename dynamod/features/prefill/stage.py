@@ -26,6 +26,9 @@ CAUSE_LOOK = 0.02
 HANGS_S = 2.5
 """Seconds until it is known that a worker hangs: its daemon says so after 2 s without a sign of life."""
 
+REFUSED_S = 0.1
+"""Seconds in which an instance refuses blocks, as those of another layout; blocks that do not come take longer."""
+
 
 class HandedPrompt(Sink):
     """The stream of a prompt at another worker. Leaving its context drops what has not been read there.
@@ -136,12 +139,14 @@ class PromptStage(Stage):
             self._watched = None if alone else prompt
             if self._needed:
                 prompt.watch(self._lost)
+            now = asyncio.get_running_loop().time
+            since = now()
             broken = await proceed(msgspec.structs.replace(request, handoff=prompt.handoff.result()))
             if broken is not None and not self._flight.answer.begun:
-                await self._blame(broken, prompt, placement)
+                await self._blame(broken, prompt, placement, now() - since)
             return broken
 
-    async def _blame(self, broken: Break, prompt: HandedPrompt, placement: Placement) -> None:
+    async def _blame(self, broken: Break, prompt: HandedPrompt, placement: Placement, took: float) -> None:
         flight = self._flight
         if broken.died:  # both may have computed the prompt at once
             await flight.stages.blame(prompt.instance, 0.0)
@@ -149,7 +154,8 @@ class PromptStage(Stage):
             if broken.prompt:
                 prompt.unread()
             timeout = CAUSE if broken.prompt else 0.0
-            if broken.prompt and prompt.alone and prompt.handoff.result().shape == "rendezvous":
+            computing = prompt.handoff.result().shape == "rendezvous" and took > REFUSED_S
+            if broken.prompt and prompt.alone and computing:
                 timeout = HANGS_S  # the prompt may be in work: where the worker hangs, nobody else can be the cause
             # Else the prompt is computed: what crashes now computes another one, if it was not alone.
             await flight.stages.blame(prompt.instance, timeout, placement, alone=prompt.alone, begun=False)

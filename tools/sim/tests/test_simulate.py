@@ -64,6 +64,7 @@ def test_seeds_hold(first: int) -> None:
         13001048,
         13001601,
         14000686,
+        15000936,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
