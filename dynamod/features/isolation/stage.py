@@ -44,7 +44,6 @@ class IsolationStage(Stage):
         self.suspect = self._ever = suspect
         self.deaths = int(suspect)
         self._ended: set[int] = set()  # instances whose end was judged
-        self._heard = False  # whether the instance that is judged has sent something a moment ago
         self._left: list[Placement] = []  # places that it has left for a trial; see `_judge_left`
         self._doubted: list[tuple[Placement, Instance, str]] = []  # ends that do not count unless its place ends, too
 
@@ -68,9 +67,10 @@ class IsolationStage(Stage):
             # A request that waits for `Accepted` is not the cause: the instance was dead, or hung, before.
             begun = self._flight.accepted or not placement.alone
             alone = placement.alone and not placement.shared and begun
-            self._heard = broken.heard
-            cause = await self.blame(placement.instance, None, placement, alone=alone, begun=begun)
-            self._heard = False
+            cause = await self._cause(placement.instance, None)
+            if cause:
+                works = broken.heard and cause == UNRESPONSIVE  # again: what stopped it was not this request
+                self.died(placement.instance, cause, placement, alone=alone and not works, begun=begun and not works)
             if not begun:
                 for other in placement.made_room:
                     other.cause = cause
@@ -110,13 +110,14 @@ class IsolationStage(Stage):
 
         Raises PoisonRequest for a request that was alone, EngineFailed for one whose second worker this is.
         """
-        cause = await self._suspicions.cause(instance, timeout)
-        if not cause or self._flight.over:
-            return ""
-        if self._heard and cause == UNRESPONSIVE:  # it works again: what stopped it was not this request
-            alone = begun = False
-        self.died(instance, cause, at, alone=alone, begun=begun)
+        if cause := await self._cause(instance, timeout):
+            self.died(instance, cause, at, alone=alone, begun=begun)
         return cause
+
+    async def _cause(self, instance: Instance, timeout: float | None) -> str:
+        """Why an instance crashed or hung; empty also where the choice is over."""
+        cause = await self._suspicions.cause(instance, timeout)
+        return "" if self._flight.over else cause
 
     def died(self, instance: Instance, cause: str, at: Placement | None, *, alone: bool, begun: bool) -> None:
         """`instance` crashed or hung while it had the request. Arguments and errors are those of `blame`."""
@@ -146,3 +147,5 @@ class IsolationStage(Stage):
         if self._ever:
             self._suspicions.acquit(self._flight.request)
         self.suspect, self.deaths = False, 0
+        self._left.clear()
+        self._doubted.clear()
