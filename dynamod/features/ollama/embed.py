@@ -1,6 +1,7 @@
 """POST /api/embed and POST /api/embeddings, on the feature `embeddings`."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar, TypeVar, cast
@@ -56,9 +57,9 @@ class _Vectors(OllamaEndpoint[E], VectorEndpoint[E]):
     timed = True
     errors: ClassVar[tuple[int, ...]] = (*VectorEndpoint.errors, 409)
 
+    @abstractmethod
     def texts(self, request: E) -> list[str]:
         """The texts; none: the model is only loaded."""
-        raise NotImplementedError
 
     def check(self, request: E) -> None:
         """Not too many texts, and of several none is empty."""

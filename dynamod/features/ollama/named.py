@@ -1,5 +1,6 @@
 """What the endpoints of Ollama's API share: the setting that switches them off, and how they find a model."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -66,6 +67,6 @@ class OllamaList(Endpoint):
         settings_of(frontend)
         return await self.list(frontend, context)
 
+    @abstractmethod
     async def list(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """Answer. Raises RequestError."""
-        raise NotImplementedError

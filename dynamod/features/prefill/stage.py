@@ -156,7 +156,7 @@ class PromptStage(Stage):
             timeout = CAUSE if broken.prompt else 0.0
             computing = prompt.handoff.result().shape == "rendezvous" and took > REFUSED_S
             if broken.prompt and prompt.alone and computing:
-                timeout = HANGS_S  # the prompt may be in work: where the worker hangs, nobody else can be the cause
+                timeout = HANGS_S  # the worker may hang at this prompt, the only one that it has
             # Else the prompt is computed: what crashes now computes another one, if it was not alone.
             await flight.stages.blame(prompt.instance, timeout, placement, alone=prompt.alone, begun=False)
 

@@ -57,7 +57,7 @@ class TrustSigner:
         self.settings = settings
 
     def sign(self, what: str, *parts: Bytes) -> bytes:
-        """See Signer."""
+        """The signature of some parts by the first secret; empty in the mode off."""
         if self.settings.mode == "off":
             return b""
         first = self.settings.keys[0]
@@ -67,7 +67,7 @@ class TrustSigner:
         return codec.encode(first.key, signed, what, parts)
 
     def check(self, what: str, signature: bytes, *parts: Bytes) -> Proof:
-        """See Signer."""
+        """The node that signed the parts; none for what is only counted. Raises NotTrusted in the mode require."""
         if self.settings.mode == "off":
             return Proof()
         if not signature:
@@ -98,7 +98,7 @@ class TrustSigner:
         return None
 
     def stale(self, what: str, proof: Proof) -> None:
-        """See Signer."""
+        """Count an old value that was put again as a replay. Raises NotTrusted in the mode require."""
         self._proven -= 1
         self._object(what, REPLAYED, proof.node, f"an old value of node {proof.node} came a second time")
 
@@ -120,7 +120,7 @@ class TrustSigner:
         return Proof()
 
     def statistics(self) -> SigningStatistics:
-        """See Signer."""
+        """Counts of this process."""
         return SigningStatistics(self._signed, self._proven, self._doubted, self._refused)
 
 

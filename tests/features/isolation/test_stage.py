@@ -125,7 +125,7 @@ async def test_it_makes_room_for_a_trial_and_may_come_back(words: Any) -> None:
 
 @virtual
 async def test_an_instance_that_crashes_before_a_trial_begins_there_counts_for_those_that_left(words: Any) -> None:
-    """The worker accepts a suspect after the step that runs then: it ended in the step of those that left."""
+    """The worker crashes in the running step, which still has the requests that left."""
     trial = words.Air(suspect=True)
     send = await trial.start()
     other = trial.charged.made_room = [Charge(trial, trial.charged.instance)]

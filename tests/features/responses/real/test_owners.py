@@ -67,7 +67,7 @@ async def test_keys_see_what_is_theirs(
 
 
 async def test_the_least_used_of_an_owner_leave_above_its_quota(tmp_path: Path) -> None:
-    """Others keep theirs, also those that were used longer ago."""
+    """Other owners keep all their responses, even less used ones."""
     for quota in (Quota(responses=2), Quota(bytes=2 * len(msgspec.msgpack.encode(STORED)))):
         kept = ResponseStore("", 100_000, quota=quota)
         for owner, name in (("b", "b1"), ("a", "a1"), ("a", "a2"), ("", "none")):
