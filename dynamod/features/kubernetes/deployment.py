@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dynamod.graph.document import Document, Path
 from dynamod.message.hints import known_hint
 
-from .reading import Mapping
+from .reading import Section
 
 KIND = "DynamoGraphDeployment"
 GROUP = "nvidia.com"
@@ -52,7 +52,7 @@ class Deployment:
 
 def read(document: Document) -> Deployment:
     """The deployment that a document is. Raises UserError with file, line and path."""
-    whole = Mapping(document, (), {key: document.data[key] for key in RESOURCE if key in document.data})
+    whole = Section(document, (), {key: document.data[key] for key in RESOURCE if key in document.data})
     version, what = whole.take("apiVersion", str) or "", whole.take("kind", str)
     if what != KIND:
         raise document.error(("kind",), f"{what!r} is no graph", f"known: {KIND}, of {GROUP}/{VERSIONS[0]}")
@@ -86,7 +86,7 @@ class _Beta:
     def __init__(self, notes: list[Note]) -> None:
         self._notes = notes
 
-    def components(self, spec: Mapping) -> list[Component]:
+    def components(self, spec: Section) -> list[Component]:
         """The components of the graph."""
         found = list[Component]()
         for one in spec.mappings(self.key):
@@ -98,7 +98,7 @@ class _Beta:
             found.append(self.component(name, one, one.take("type", str) or "worker"))
         return found
 
-    def component(self, name: str, one: Mapping, type_: str) -> Component:
+    def component(self, name: str, one: Section, type_: str) -> Component:
         """A component that the mapping describes."""
         if type_ not in TYPES:
             raise one.error("type", f"unknown type '{type_}'", known_hint(type_, TYPES, "types"))
@@ -115,7 +115,7 @@ class _Beta:
         one.mapping("podTemplate").drop("metadata")
         return made
 
-    def _container(self, made: Component, main: Mapping) -> None:
+    def _container(self, made: Component, main: Section) -> None:
         """The command, the variables and the devices of a container."""
         command, args = main.take("command", list) or [], main.take("args", list) or []
         made.words = _plain([str(word) for word in (*command, *args)])
@@ -127,14 +127,14 @@ class _Beta:
             source.drop("secretRef", "configMapRef", "prefix")
         self._devices(made, main)
 
-    def _devices(self, made: Component, one: Mapping) -> None:
+    def _devices(self, made: Component, one: Section) -> None:
         for side in ("limits", "requests"):
             amounts = one.mapping("resources", side)
-            for key in tuple(amounts._left):
+            for key in amounts.unread():
                 if GPU.fullmatch(key):
                     made.gpus = max(made.gpus, _count(amounts, key))
 
-    def variables(self, one: Mapping, key: str) -> dict[str, str]:
+    def variables(self, one: Section, key: str) -> dict[str, str]:
         """Variables with values; the others are noted."""
         found = dict[str, str]()
         for entry in one.mappings(key):
@@ -154,7 +154,7 @@ class _Alpha(_Beta):
 
     key, env = "services", "envs"
 
-    def components(self, spec: Mapping) -> list[Component]:
+    def components(self, spec: Section) -> list[Component]:
         """The components of the graph."""
         found = list[Component]()
         for name, one in spec.mapping(self.key).members().items():
@@ -176,8 +176,8 @@ def _plain(words: Sequence[str]) -> Sequence[str]:
     return words
 
 
-def _count(amounts: Mapping, key: str) -> int:
-    value = amounts._left.pop(key)
+def _count(amounts: Section, key: str) -> int:
+    value = amounts.any(key)
     if not str(value).isdecimal():
         raise amounts.error(key, f"expected a number of devices, got {value!r}")
-    return int(value)
+    return int(str(value))

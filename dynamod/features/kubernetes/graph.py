@@ -1,7 +1,7 @@
 """A DynamoGraphDeployment as a graph of this machine: services, links and a section for each component."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -134,10 +134,6 @@ def _not_here(document: Document, one: Component, what: str) -> UserError:
 
 
 def _over(section: Mapping[str, Any], above: object) -> dict[str, Any]:
-    """A section with what flags of the command line say."""
-    return {**section, **dict(_items(above))}
-
-
-def _items(above: object) -> Iterator[tuple[str, Any]]:
-    if isinstance(above, dict):
-        yield from ((str(key).replace("-", "_"), value) for key, value in above.items())
+    """A section with what flags of the command line say, in the spelling of the section."""
+    flags = above if isinstance(above, dict) else {}
+    return {**section, **{str(key).replace("-", "_"): value for key, value in flags.items()}}
