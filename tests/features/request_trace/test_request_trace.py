@@ -189,3 +189,16 @@ def test_variables_and_mistakes() -> None:
     for wrong in ({"request_trace_sinks": "s3"}, {"request_trace_records": "all"}):
         with pytest.raises(UserError, match="is not known"):
             (TraceSettings(**wrong).sinks, TraceSettings(**wrong).records)
+
+
+def test_a_shared_file_that_another_process_has_rolled_is_left(tmp_path: Path) -> None:
+    """Each row is in the order of its writing, and no file grows above its bound."""
+    one, two = (RolledFile(tmp_path / "t", False, 30) for _ in range(2))
+    for number in range(8):
+        assert (one, two)[number % 2].append([b"row %02d ...\n" % number]) == 1
+    one.close()
+    two.close()
+    files = [*sorted(tmp_path.glob("t.*")), tmp_path / "t"]
+    texts = [file.read_bytes() for file in files]
+    assert b"".join(texts).split(b"\n")[:-1] == [b"row %02d ..." % number for number in range(8)]
+    assert all(len(text) <= 30 for text in texts), [len(text) for text in texts]
