@@ -20,7 +20,7 @@ from dynamod.ingress.api.pages import ascending, limit_of, listed
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 
 from .quotas import check_files
-from .records import DeletedFile, FileObject, FileRecord, file_id, gone, room_on_disk
+from .records import DeletedFile, FileObject, file_id, gone, room_on_disk
 
 if TYPE_CHECKING:
     from .store import Store
@@ -83,7 +83,6 @@ class Upload(Endpoint):
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         name = file_id()
         part = store.upload(name)
-        shown = False
         try:
             with room_on_disk(), store.create(part) as file:
                 given = await _parts(request, store, file, frontend.settings.body_min_rate)
@@ -97,14 +96,9 @@ class Upload(Endpoint):
                 raise BadRequest("`file` must not be empty", param="file")
             check_files(frontend.settings, await asyncio.to_thread(store.files, owner), size)
             made = FileObject(name, size, int(time.time()), given["file"], "batch")
-            os.replace(part, store.data(name))
-            with room_on_disk():
-                store.add(FileRecord(owner, time.time_ns(), made))
-            shown = True
+            store.show(part, owner, made)
         finally:
             part.unlink(missing_ok=True)
-            if not shown:
-                store.data(name).unlink(missing_ok=True)
         return json_response(made)
 
 

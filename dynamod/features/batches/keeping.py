@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from .file_endpoints import store_of
 from .quotas import check_batches, check_files
-from .records import BatchRecord, BatchRequest, FileObject, FileRecord, Url, file_id, new_batch, room_on_disk
+from .records import BatchRecord, BatchRequest, FileObject, Url, file_id, new_batch, room_on_disk
 
 if TYPE_CHECKING:
     from dynamod.ingress.api.endpoint import Frontend
@@ -35,14 +35,16 @@ async def keep_batch(frontend: "Frontend", owner: str, lines: bytes, endpoint: s
                 while left:
                     left = left[file.write(left) or 0 :]
                 os.fsync(file.fileno())
-            made = FileObject(name, len(lines), int(time.time()), filename, "batch")
-            os.replace(part, store.data(name))
-            record = new_batch(BatchRequest(name, cast("Url", endpoint), WINDOW), owner)
-            with room_on_disk():
-                store.add(FileRecord(owner, time.time_ns(), made))
-                store.add_batch(record)
+            store.show(part, owner, FileObject(name, len(lines), int(time.time()), filename, "batch"))
         finally:
             part.unlink(missing_ok=True)
+        record = new_batch(BatchRequest(name, cast("Url", endpoint), WINDOW), owner)
+        try:
+            with room_on_disk():
+                store.add_batch(record)
+        except BaseException:
+            store.delete(name, owner)
+            raise
         return record
 
     return await asyncio.to_thread(keep)

@@ -22,7 +22,7 @@ from dynamod.ingress.own_folder import check_format, own_folder
 from dynamod.message.errors import NotFound, RequestError, TooLarge
 
 from .index import FileIndex
-from .records import ENDED, BatchRecord, FileObject, FileRecord, StoreFull, gone
+from .records import ENDED, BatchRecord, FileObject, FileRecord, StoreFull, gone, room_on_disk
 
 FORMAT = 1
 """Format of files and records. A change that older releases would misread raises the number and migrates old files."""
@@ -94,6 +94,20 @@ class Store:
     def add(self, record: FileRecord) -> None:
         """Make a complete file visible."""
         self._write(self._files / f"{record.file.id}.json", record)
+
+    def show(self, part: Path, owner: str, file: FileObject) -> None:
+        """Make the file visible whose bytes are in `part`. Raises StoreFull; then nothing of it is kept.
+
+        Blocks.
+        """
+        data = self.data(file.id)
+        os.replace(part, data)
+        try:
+            with room_on_disk():
+                self.add(FileRecord(owner, time.time_ns(), file))
+        except BaseException:
+            data.unlink(missing_ok=True)
+            raise
 
     def file(self, name: str, owner: str | None) -> FileObject:
         """A file of an owner; None: of any owner. Raises NotFound."""
