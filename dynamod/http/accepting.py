@@ -126,12 +126,13 @@ class Listener:
     async def _begin(self, client: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(self._make, client, ssl=self._tls)
-        except BaseException as error:
-            client.close()
-            if self._shares is not None:
-                self._shares.closed()
-            if not isinstance(error, OSError | TimeoutError):
-                raise
+            return
+        except OSError as error:  # a timeout and an error of TLS, too
             log.debug("a client has left before its connection was ready, or speaks no TLS: %s", error)
+        except Exception:  # else one client would end the owner of the task
+            log.exception("a connection could not begin")
         finally:
             self.beginning -= 1
+        client.close()
+        if self._shares is not None:
+            self._shares.closed()

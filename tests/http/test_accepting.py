@@ -152,3 +152,23 @@ def test_a_process_beyond_the_memory_changes_nothing(memory: int) -> None:
     assert shares.fewest() == 1
     forget(memory, PROCESSES - 1)
     assert shares.fewest() == 0
+
+
+async def test_a_protocol_that_cannot_be_made_costs_its_own_client_alone(
+    sock: socket.socket, memory: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The owner of the task would end with it."""
+    side, made = Side(sock, memory, 0), list[asyncio.Task[None]]()
+    make = side.listener._make
+    side.listener._make = lambda: 1 / 0  # type: ignore[assignment,return-value]
+    side.listener._spawn = lambda work: made.append(asyncio.ensure_future(work))
+    side.listener.start()
+    (lost,) = await connect(sock, 1)
+    await asyncio.sleep(0.05)
+    side.listener._make = make
+    clients = await connect(sock, 1)
+    await accepted(1, side)
+    assert [task.exception() for task in made] == [None, None]
+    assert [record.message for record in caplog.records] == ["a connection could not begin"]
+    assert (side.shares.own(), side.listener.beginning) == (2, 0)
+    await gone(lost, *clients, sides=(side,))
