@@ -59,13 +59,12 @@ def ingress(model: str, tokens: int, repeat: int) -> None:
     ours = Ours(str(folder), 5.0, "echo_core", ["--Processor.router_mode=kv"])
     port, pid = ours.server.port, ours.server.ingress
     found: dict[str, list[tuple[float, float]]] = {"a new prompt": [], "the same with another end": []}
-    words = tokens  # a word of the list is one token of the model, or a little more
     try:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             pool.apply(send, (port, CHAT, body(10, 0, "")))
             for number in range(1, repeat + 1):
                 for name, end in zip(found, ("one", "another"), strict=True):
-                    data = body(words, number, end)
+                    data = body(tokens, number, end)  # a word of the list is about one token
                     reader = Reader(port)
                     reader.start()
                     time.sleep(0.5)
@@ -81,7 +80,7 @@ def ingress(model: str, tokens: int, repeat: int) -> None:
                     found[name].append((used, gap))
         for name, values in found.items():
             used, gap = (median(column) * 1000 for column in zip(*values, strict=True))
-            print(f"{words:,} words, {name}: ingress {used:.0f} ms, gap of another stream {gap:.0f} ms", flush=True)
+            print(f"{tokens:,} words, {name}: ingress {used:.0f} ms, gap of another stream {gap:.0f} ms", flush=True)
     finally:
         ours.stop()
         shutil.rmtree(folder)

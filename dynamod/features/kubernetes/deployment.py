@@ -45,7 +45,6 @@ class Component:
 class Deployment:
     """`notes`: what is not carried over, in the order of the file."""
 
-    name: str
     components: list[Component]
     notes: list[Note]
 
@@ -60,8 +59,7 @@ def read(document: Document) -> Deployment:
     if version not in known:
         raise document.error(("apiVersion",), f"unknown version {version!r}", known_hint(version, known, "versions"))
     metadata, spec, notes = whole.mapping("metadata"), whole.mapping("spec"), list[Note]()
-    name = metadata.take("name", str) or "graph"
-    metadata.drop("namespace", "labels", "annotations", "generateName")
+    metadata.drop("name", "namespace", "labels", "annotations", "generateName")  # the graph has the name of the file
     spec.drop("backendFramework")  # the command of each component says it
     reader = _Alpha(notes) if version.endswith("v1alpha1") else _Beta(notes)
     shared = reader.variables(spec, reader.env)
@@ -71,7 +69,7 @@ def read(document: Document) -> Deployment:
     for one in components:
         one.env = {**shared, **one.env}
     notes += [(path, PODS) for path in whole.left()]
-    return Deployment(name=name, components=components, notes=notes)
+    return Deployment(components=components, notes=notes)
 
 
 RESOURCE = ("apiVersion", "kind", "metadata", "spec")
