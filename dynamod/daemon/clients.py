@@ -2,9 +2,11 @@
 
 import asyncio
 import socket
+from collections import deque
 from typing import TYPE_CHECKING
 
 from dynamod.message.errors import UserError
+from dynamod.observe.bounded import bounded
 from dynamod.runtime.liveness import Clocks
 
 from .attached import AttachedGraph
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 FIRST_CLIENT = 30.0
 """Seconds that an ephemeral daemon waits for the first command or file."""
+EARLY_LINES = 1000
+"""Log lines of the daemon kept for the command that started the daemon, until that command says `Hello`."""
 
 
 class Clients:
@@ -29,6 +33,8 @@ class Clients:
         self._node, self._first = node, first
         self.ephemeral = ephemeral
         self.sessions: set[Session] = set()
+        self._early: deque[tuple[str, str, bytes]] | None = None
+        bounded(self, "early log lines", EARLY_LINES, lambda one: len(one._early or ()), "lines")
 
     def greeted(self, connection: Connection) -> None:
         """A process has said what it is."""
@@ -41,6 +47,19 @@ class Clients:
             graph = AttachedGraph(connection, node.graphs.names())
             node.graphs.files[graph.name] = graph
             connection.on_close(lambda: self._file_closed(graph.name))
+
+    def _first_greeted(self, connection: Connection) -> None:
+        """Show the command that started the daemon what the daemon has logged before the `Hello` arrived."""
+        self.greeted(connection)
+        early, self._early = self._early, None
+        for session in self.sessions:
+            if session.is_of(connection):
+                for line in early or ():
+                    session.output(*line)
+
+    def _first_closed(self) -> None:
+        self._early = None
+        self.end_if_unused()
 
     def _file_closed(self, name: str) -> None:
         self._node.graphs.files.pop(name, None)
@@ -59,8 +78,9 @@ class Clients:
     async def begin(self, clocks: Clocks) -> None:
         """Adopt the first connection; end an ephemeral daemon to which no client comes."""
         if self._first is not None:
-            first = await self._node.link.adopt(self._first, "", clocks, self.greeted)
-            first.on_close(self.end_if_unused)  # also when it goes without a greeting
+            self._early = deque(maxlen=EARLY_LINES)
+            first = await self._node.link.adopt(self._first, "", clocks, self._first_greeted)
+            first.on_close(self._first_closed)  # also when it goes without a greeting
         if self.ephemeral:
             self._node.context.task(self._end_without_clients(), "first client")
 
@@ -81,6 +101,8 @@ class Clients:
 
     def output(self, graph: str, process: str, stream: str, line: bytes) -> None:
         """Pass a line on to the terminal of a graph's session; with an empty graph to all terminals."""
+        if self._early is not None and not graph:
+            self._early.append((process, stream, line))
         for session in self.sessions:
             if not graph or (session.runner is not None and session.runner.name == graph):
                 session.output(process, stream, line)

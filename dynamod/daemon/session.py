@@ -46,6 +46,10 @@ class Session:
         """What others see: `dynamo serve pid 123`."""
         return f"{self._connection.name} pid {self._connection.pid}"
 
+    def is_of(self, connection: Connection) -> bool:
+        """Whether the command of this session is at the other end of `connection`."""
+        return self._connection is connection
+
     def end(self, why: str) -> None:
         """Tell the command that its graph, or the daemon, is stopped by another command."""
         self._connection.channel.send(Ended(why))

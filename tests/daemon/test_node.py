@@ -1,7 +1,10 @@
 """A daemon one of whose parts has failed for good ends, so that a service manager starts another one."""
 
 import asyncio
+import logging
 import os
+import re
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +18,7 @@ from dynamod.control.socket import ControlSocket
 from dynamod.daemon.lock import NodeLock
 from dynamod.daemon.node import Node
 from dynamod.message.control import Ping
-from dynamod.message.node import Hello, Welcome
+from dynamod.message.node import Hello, Kind, Output, Welcome
 from dynamod.message.protocol import PROTOCOL
 from dynamod.runtime.attach import reach
 from dynamod.runtime.paths import link_path
@@ -23,9 +26,11 @@ from dynamod.transport.channel import Channel
 
 
 @asynccontextmanager
-async def daemon(path: Path, *, ephemeral: bool = False) -> AsyncIterator[tuple[System, Node]]:
+async def daemon(
+    path: Path, *, ephemeral: bool = False, first: socket.socket | None = None
+) -> AsyncIterator[tuple[System, Node]]:
     async with System() as system:
-        node = Node(system, path / "d.sock", control=ControlSocket, ephemeral=ephemeral)
+        node = Node(system, path / "d.sock", control=ControlSocket, ephemeral=ephemeral, first=first)
         ref = system.start("node", lambda: node, restart="temporary", shutdown=20)
         await system.ready(ref, timeout=30)
         system.watch(ref, node.part_ended)
@@ -78,15 +83,15 @@ async def test_the_watchdog_hears_of_a_part_that_does_not_answer(
 
 
 class File:
-    """A Python process that connects to a node."""
+    """A process that connects to a node: a user's Python file, or a command (`kind="session"`)."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
         self.closed = asyncio.Event()
         self.channel = Channel(self.heard.append, closed=self.closed.set)
 
-    def greet(self) -> None:
-        self.channel.send(Hello("file", os.getpid(), version=__version__, kind="file", protocol=PROTOCOL))
+    def greet(self, kind: Kind = "file") -> None:
+        self.channel.send(Hello("file", os.getpid(), version=__version__, kind=kind, protocol=PROTOCOL))
 
 
 async def test_a_daemon_that_ends_with_its_last_client_takes_no_other(
@@ -132,3 +137,35 @@ async def test_a_node_whose_daemon_is_about_to_end_gets_the_next_one(
         file.channel.close()
         while lock.holder():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_the_command_that_started_the_daemon_sees_lines_from_before_its_hello(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the `Hello` of the command arrives late; warnings of the start were lost on its terminal."""
+    monkeypatch.setenv("DYNAMOD_CLUSTER", "off")
+    above, below = socket.socketpair()
+    command, other = File(), File()
+    async with asyncio.timeout(20), daemon(tmp_path, ephemeral=True, first=above) as (_, node):
+        loop = asyncio.get_running_loop()
+        await loop.create_unix_connection(lambda: command.channel, sock=below)
+        await loop.create_unix_connection(lambda: other.channel, str(link_path(node.place.socket)))
+        logging.getLogger("dynamod.daemon").warning("the first line")
+        other.greet("session")
+        while not other.heard:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        logging.getLogger("dynamod.daemon").warning("the second line")
+        command.greet("session")
+        logging.getLogger("dynamod.daemon").warning("the third line")
+
+        def lines(one: File) -> list[str]:
+            found = " ".join(bytes(said.line).decode() for said in one.heard if isinstance(said, Output))
+            return re.findall(r"the (\w+) line", found)
+
+        while len(lines(command)) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        assert lines(command) == ["first", "second", "third"]
+        assert lines(other) == ["second", "third"]
+        command.channel.close()
+        other.channel.close()
