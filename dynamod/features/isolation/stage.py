@@ -13,7 +13,7 @@ from dynamod.message.errors import EngineFailed
 from dynamod.message.ingress import Failed
 from dynamod.message.worker import PASSED, TRIAL_PAUSE, TRIAL_TAKEN, Chat, Embed, Generate, Request
 from dynamod.migration.attempt import Attempt, Break
-from dynamod.migration.stages import Ask, Place, Stage, Try
+from dynamod.migration.stages import HANGS_S, Ask, Place, Stage, Try
 from dynamod.router.placement import Placement
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class IsolationStage(Stage):
         self._ended: set[int] = set()  # instances whose end was judged
         self._left: list[Placement] = []  # places that it has left for a trial; see `_judge_left`
         self._doubted: list[tuple[Placement, Instance, str]] = []  # ends that do not count unless its place ends, too
+        self._unknown: dict[int, tuple[Instance, float]] = {}  # helpers of attempts, until when; see `_judge_helpers`
 
     async def place(self, ask: Ask, proceed: Place) -> Placement:
         """A suspect asks for an instance alone. Another place means that another request was convicted meanwhile.
@@ -60,6 +61,7 @@ class IsolationStage(Stage):
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Ask why the instance has gone, if it has. Raises what `blame` raises."""
+        await self._judge_helpers()
         if placement.alone and isinstance(request, Generate | Embed | Chat):
             request = msgspec.structs.replace(request, alone=True)
         broken = await proceed(request)
@@ -91,6 +93,19 @@ class IsolationStage(Stage):
             for instance, cause in [(place.instance, place.cause), *helpers]:
                 self.died(instance, cause, None, alone=False, begun=True)
 
+    async def _judge_helpers(self) -> None:
+        """Count the prefill workers of earlier attempts that are known to hang by now.
+
+        A prefill worker and the worker that answers may hang at one prompt at the same moment. The news of the first
+        may arrive after that of the second, when this request is about to begin at a third one. Raises EngineFailed
+        where the prefill worker is the second worker that ended with this request.
+        """
+        now, unknown = asyncio.get_running_loop().time(), self._unknown
+        while unknown:
+            _, (instance, until) = unknown.popitem()
+            if now <= until and (cause := await self._cause(instance, 0.0)):
+                self.died(instance, cause, None, alone=False, begun=True)
+
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
         """Wait until the instance has lived through this request: some of its answer has come, or the attempt ended."""
         answer, loop, since = self._flight.answer, attempt.loop, None
@@ -112,6 +127,8 @@ class IsolationStage(Stage):
         """
         if cause := await self._cause(instance, timeout):
             self.died(instance, cause, at, alone=alone, begun=begun)
+        elif at is None and begun:
+            self._unknown[instance.instance_id] = instance, asyncio.get_running_loop().time() + HANGS_S
         return cause
 
     async def _cause(self, instance: Instance, timeout: float | None) -> str:
@@ -149,3 +166,4 @@ class IsolationStage(Stage):
         self.suspect, self.deaths = False, 0
         self._left.clear()
         self._doubted.clear()
+        self._unknown.clear()

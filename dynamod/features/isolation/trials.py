@@ -137,6 +137,7 @@ class Isolation:
         self._timer: asyncio.TimerHandle | None = None
         self._left = MAX_KEPT  # suspects since the last conviction that will be tried whatever time that takes
         self._convicted_at = -inf
+        self._gone: list[Placement] = []  # left `instance` for the next trial there
         self._restarting = False  # no worker is left; a suspect waits for one that is started again
         self.instance: int | None = None
         """The worker of the trial, which takes no other requests."""
@@ -234,7 +235,9 @@ class Isolation:
             raise Overloaded(f"No other instance of model {message.model!r} is ready.", retry_after=1.0)
         active = router.state.active
         stay = {one: staying(active, one) for one in untried}
-        chosen = self.instance = trial_place(stay, active, self.instance, desk.context.random.random)
+        before, self.instance = self.instance, trial_place(stay, active, self.instance, desk.context.random.random)
+        if (chosen := self.instance) != before:
+            self._gone = []
         if stay[chosen]:
             limit = QUIET_WAIT_S if len(serving) > 1 else ONLY_QUIET_WAIT_S
             if waited < limit:
@@ -247,9 +250,10 @@ class Isolation:
                 raise Overloaded(text, retry_after=limit)
         others = [one for one in active.at(chosen) if isinstance(one, Placement)]
         gone = [one for one in others if one.leave()]
+        self._gone += gone  # the instance has no place for the suspect before the load of these requests is given back
         placement = desk.place(key, message)
         if placement is not None:
-            placement.shared, placement.made_room = len(gone) < len(others), gone
+            placement.shared, placement.made_room, self._gone = len(gone) < len(others), self._gone, []
         return placement
 
     def _acquit(self, suspect: Waiting) -> None:

@@ -7,11 +7,10 @@ import pytest
 
 from dynamod.discovery.view import UNRESPONSIVE
 from dynamod.features.isolation.stage import PASSED_AFTER
-from dynamod.features.prefill.stage import HANGS_S
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import HANDOFF_FAILED, PASSED, TRIAL_PAUSE, TRIAL_TAKEN, Handoff
-from dynamod.migration.stages import CAUSE
+from dynamod.migration.stages import CAUSE, HANGS_S
 from tests.features.prefill.test_prompts import PREFILL, Prompt, Prompts
 from tests.migration.instances import Charge, virtual
 
@@ -339,6 +338,31 @@ async def test_a_prefill_worker_counts_with_the_instance_that_ends_after_its_req
     assert air.charged.leave()
     await air.settle()
     assert str(air.error) == f"{UNRESPONSIVE}; it is the second worker that ended with this request"
+
+
+@pytest.mark.parametrize(("late", "counts"), [(0.2, True), (HANGS_S + 0.1, False)])
+@virtual
+async def test_a_prefill_worker_counts_whose_hang_is_known_before_the_next_attempt(
+    words: Any, late: float, counts: bool
+) -> None:
+    """Both hang at one prompt at the same moment; the request must not meet a third worker."""
+    air = words.Air(2, busy={2}, patient=True, prefill=Prompts())
+    await air.start()
+    air.crashes[1] = UNRESPONSIVE
+    air.inflight.leave("it does not answer")
+    await air.settle()
+    await asyncio.sleep(late)
+    air.crashes[PREFILL.instance_id] = UNRESPONSIVE
+    air.free()
+    await air.settle()
+    assert air.guilty == []
+    assert [str(error) for error in air.client.errors] == [
+        f"{UNRESPONSIVE}; it is the second worker that ended with this request"
+    ] * counts
+    assert len(air.sends) == 2 - counts
+    if not counts:
+        air.last.tokens(1, 0, finish="eos")
+        await air.settle()
 
 
 class Computing(Prompt):

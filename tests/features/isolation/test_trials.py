@@ -88,6 +88,29 @@ async def test_all_others_leave_the_worker_first_and_wait_for_it_where_there_is_
 
 
 @virtual
+async def test_a_trial_knows_the_requests_that_left_before_the_worker_had_a_place_for_it() -> None:
+    """A worker that turns out to hang before the trial begins hangs in a step of these requests."""
+    async with desk(1) as (made, group):
+        there = await made.acquire("there")
+
+        def leave() -> bool:
+            asyncio.get_running_loop().call_later(0.03, there.release)
+            there.leave, there.stays = (lambda: False), (lambda: True)
+            return True
+
+        there.leave, there.stays = leave, lambda: False
+        trial = suspect(made, group, "s")
+        await gathered()
+        assert not trial.done(), "the load of the other one counts until its place is given back"
+        with await trial as place:
+            assert (place.made_room, place.shared) == ([there], False)
+            place.prefill_completed()
+            place.passed()
+        with await suspect(made, group, "next") as place:
+            assert place.made_room == []
+
+
+@virtual
 async def test_a_trial_goes_where_no_stream_stays() -> None:
     async with desk(3) as (made, group):
         await stays(made, 2)

@@ -241,10 +241,10 @@ def overlooks_lost_numbers(patch: pytest.MonkeyPatch) -> None:
 def suspects_nobody(patch: pytest.MonkeyPatch) -> None:
     """Requests at workers that crash are sent on like others."""
 
-    async def never(self: IsolationStage, *_about: object, **_more: object) -> str:
-        return ""
+    def nothing(self: IsolationStage, *_about: object, **_more: object) -> None:
+        pass
 
-    patch.setattr(IsolationStage, "blame", never)
+    patch.setattr(IsolationStage, "died", nothing)
 
 
 def convicts_everybody(patch: pytest.MonkeyPatch) -> None:
