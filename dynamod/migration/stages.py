@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 CAUSE = 0.25
 """Seconds for a daemon to say how a process of its node ended; some milliseconds are usual."""
 
-HANGS_S = 2.5
-"""Seconds until it is known that a worker hangs: its daemon says so after 2 s without a sign of life."""
-
 
 class Ask(NamedTuple):
     """What is asked of the router. The fields are those of `router.placement.Acquire`."""

@@ -321,6 +321,8 @@ class Cluster:
             process = place.process
             self.log("process", f"{process.name} loses its daemon")
             place.link.connection.channel.close()
+            if place.registry is not None:
+                place.registry.orphan = True
             self.system_later(ORPHAN_GRACE, lambda: self.kill(place) if place.process is process else None)
 
     def freeze(self, process: Process) -> None:

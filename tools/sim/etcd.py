@@ -117,6 +117,7 @@ class SimulatedRegistry:
         self._generation = 0  # of the connection: what an older one sent does not count
         self._due = 0.0
         self.connected = False
+        self.orphan = False  # its daemon, which asks for leases, hears it no more: it gets no first lease
         self.dropped = 0.0  # when the connection was lost last
         self.node = f"n{process.node}"
         self.ask: Ask = _nobody  # the daemon; see `discovery.link.LinkRegistry`
@@ -236,6 +237,8 @@ class SimulatedRegistry:
         self._trying = False
         etcd = self._etcd
         if self not in etcd.clients or not self._process.alive or not etcd.reaches(self._process.node):
+            return
+        if self.orphan and not self._granted.is_set():
             return
         self._generation += 1
         self.connected = True

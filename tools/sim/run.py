@@ -205,7 +205,8 @@ class Driver(Actor):
 
     def _failed(self, client: Client) -> None:
         why = checks.illegal(client, self._cluster, self.context.now())
-        excused = client.planned.poison or isinstance(client.error, PoisonRequest)  # judged above
+        second = str(client.error).endswith(checks.SECOND)  # two workers ended with it, whatever ended them
+        excused = client.planned.poison or isinstance(client.error, PoisonRequest) or second  # judged above
         if not why and self._plan.gentle and not excused:
             why = "healthy workers can be reached, and it has moved no more often than it may"
         if why:

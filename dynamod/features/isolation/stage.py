@@ -13,7 +13,7 @@ from dynamod.message.errors import EngineFailed
 from dynamod.message.ingress import Failed
 from dynamod.message.worker import PASSED, TRIAL_PAUSE, TRIAL_TAKEN, Chat, Embed, Generate, Request
 from dynamod.migration.attempt import Attempt, Break
-from dynamod.migration.stages import HANGS_S, Ask, Place, Stage, Try
+from dynamod.migration.stages import Ask, Place, Stage, Try
 from dynamod.router.placement import Placement
 
 if TYPE_CHECKING:
@@ -29,6 +29,14 @@ PASS_LOOK = 0.02
 
 MAX_DEATHS = 2
 """Workers that may crash or hang with a request before it ends."""
+
+
+LATE_HANG_S = 1.5
+"""Seconds after an attempt in which a hang may become known that began during the attempt.
+
+A daemon says that a worker hangs after some 2 s without a sign of life. A hang that becomes known later began after the
+attempt.
+"""
 
 
 class IsolationStage(Stage):
@@ -103,7 +111,8 @@ class IsolationStage(Stage):
         now, unknown = asyncio.get_running_loop().time(), self._unknown
         while unknown:
             _, (instance, until) = unknown.popitem()
-            if now <= until and (cause := await self._cause(instance, 0.0)):
+            cause = await self._cause(instance, 0.0) if now <= until else ""
+            if cause == UNRESPONSIVE:  # a crash after the attempt is not the doing of its prompt
                 self.died(instance, cause, None, alone=False, begun=True)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
@@ -128,7 +137,7 @@ class IsolationStage(Stage):
         if cause := await self._cause(instance, timeout):
             self.died(instance, cause, at, alone=alone, begun=begun)
         elif at is None and begun:
-            self._unknown[instance.instance_id] = instance, asyncio.get_running_loop().time() + HANGS_S
+            self._unknown[instance.instance_id] = instance, asyncio.get_running_loop().time() + LATE_HANG_S
         return cause
 
     async def _cause(self, instance: Instance, timeout: float | None) -> str:

@@ -13,7 +13,7 @@ from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.worker import HANDOFF_FAILED, Generate, Handoff, Request
 from dynamod.migration.attempt import Attempt, Break
-from dynamod.migration.stages import CAUSE, HANGS_S, Stage, Try
+from dynamod.migration.stages import CAUSE, Stage, Try
 from dynamod.router.placement import Placement
 from dynamod.transport.base import Outbound, Sink
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 CAUSE_LOOK = 0.02
 """Seconds between looks for the end of a prefill worker."""
+
+HANGS_S = 2.5
+"""Seconds until it is known that a worker hangs: its daemon says so after 2 s without a sign of life."""
 
 REFUSED_S = 0.1
 """Seconds in which an instance refuses blocks, as those of another layout; blocks that do not come take longer."""

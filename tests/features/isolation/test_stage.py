@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from dynamod.discovery.view import UNRESPONSIVE
-from dynamod.features.isolation.stage import PASSED_AFTER
+from dynamod.features.isolation.stage import LATE_HANG_S, PASSED_AFTER
+from dynamod.features.prefill.stage import HANGS_S
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import HANDOFF_FAILED, PASSED, TRIAL_PAUSE, TRIAL_TAKEN, Handoff
-from dynamod.migration.stages import CAUSE, HANGS_S
+from dynamod.migration.stages import CAUSE
 from tests.features.prefill.test_prompts import PREFILL, Prompt, Prompts
 from tests.migration.instances import Charge, virtual
 
@@ -340,10 +341,13 @@ async def test_a_prefill_worker_counts_with_the_instance_that_ends_after_its_req
     assert str(air.error) == f"{UNRESPONSIVE}; it is the second worker that ended with this request"
 
 
-@pytest.mark.parametrize(("late", "counts"), [(0.2, True), (HANGS_S + 0.1, False)])
+@pytest.mark.parametrize(
+    ("late", "cause", "counts"),
+    [(0.2, UNRESPONSIVE, True), (LATE_HANG_S + 0.1, UNRESPONSIVE, False), (0.2, "exit code 1", False)],
+)
 @virtual
 async def test_a_prefill_worker_counts_whose_hang_is_known_before_the_next_attempt(
-    words: Any, late: float, counts: bool
+    words: Any, late: float, cause: str, counts: bool
 ) -> None:
     """Both hang at one prompt at the same moment; the request must not meet a third worker."""
     air = words.Air(2, busy={2}, patient=True, prefill=Prompts())
@@ -352,7 +356,7 @@ async def test_a_prefill_worker_counts_whose_hang_is_known_before_the_next_attem
     air.inflight.leave("it does not answer")
     await air.settle()
     await asyncio.sleep(late)
-    air.crashes[PREFILL.instance_id] = UNRESPONSIVE
+    air.crashes[PREFILL.instance_id] = cause
     air.free()
     await air.settle()
     assert air.guilty == []

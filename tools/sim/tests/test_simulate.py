@@ -67,6 +67,9 @@ def test_seeds_hold(first: int) -> None:
         15000453,
         15000590,
         15000936,
+        16001790,
+        16002219,
+        16002504,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
