@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, ParamSpec, Self
 
 from dynamod.actor import testing
+from dynamod.discovery.view import UNRESPONSIVE
 from dynamod.features.isolation.stage import IsolationStage
 from dynamod.features.prefill.stage import PromptStage
 from dynamod.message import tokens
@@ -304,6 +305,9 @@ class Air:
         self.patience.append(timeout)
         await self.judging.wait()
         return self.crashes.get(instance.instance_id, "")
+
+    def hangs(self, instance: Instance) -> bool:
+        return self.crashes.get(instance.instance_id) == UNRESPONSIVE
 
     def suspect(self, request: Request) -> None:
         self.suspected.append(request.request_id)

@@ -54,7 +54,7 @@ class IsolationStage(Stage):
         self._ended: set[int] = set()  # instances whose end was judged
         self._left: list[Placement] = []  # places that it has left for a trial; see `_judge_left`
         self._doubted: list[tuple[Placement, Instance, str]] = []  # ends that do not count unless its place ends, too
-        self._unknown: dict[int, tuple[Instance, float]] = {}  # helpers of attempts, until when; see `_judge_helpers`
+        self._unknown: dict[int, tuple[Instance, float]] = {}  # until when; see `_judge_late`
 
     async def place(self, ask: Ask, proceed: Place) -> Placement:
         """A suspect asks for an instance alone. Another place means that another request was convicted meanwhile.
@@ -62,6 +62,7 @@ class IsolationStage(Stage):
         Or there is no time to try the suspect: then its crashes still count.
         """
         self._judge_left()
+        self._judge_late()
         placement = await proceed(ask if ask.alone == self.suspect else ask._replace(alone=self.suspect))
         if self.suspect and not placement.alone:
             self.suspect, self.deaths = False, self.deaths if placement.untried else 0
@@ -69,7 +70,9 @@ class IsolationStage(Stage):
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Ask why the instance has gone, if it has. Raises what `blame` raises."""
-        await self._judge_helpers()
+        self._judge_late()
+        if self.suspect and not placement.alone:
+            return Break("a worker hangs, maybe because of this request", retry=True, displaced=True)
         if placement.alone and isinstance(request, Generate | Embed | Chat):
             request = msgspec.structs.replace(request, alone=True)
         broken = await proceed(request)
@@ -86,6 +89,7 @@ class IsolationStage(Stage):
                     other.cause = cause
         elif broken is not None and broken.displaced and not broken.pause:  # with a pause: the instance never had it
             self._left.append(placement)
+            self._may_hang(placement.instance)
         return broken
 
     def _judge_left(self) -> None:
@@ -101,19 +105,24 @@ class IsolationStage(Stage):
             for instance, cause in [(place.instance, place.cause), *helpers]:
                 self.died(instance, cause, None, alone=False, begun=True)
 
-    async def _judge_helpers(self) -> None:
-        """Count the prefill workers of earlier attempts that are known to hang by now.
+    def _may_hang(self, instance: Instance) -> None:
+        """Look for a while whether `instance`, which the request has left, turns out to hang since before that."""
+        self._unknown[instance.instance_id] = instance, asyncio.get_running_loop().time() + LATE_HANG_S
 
-        A prefill worker and the worker that answers may hang at one prompt at the same moment. The news of the first
-        may arrive after that of the second, when this request is about to begin at a third one. Raises EngineFailed
-        where the prefill worker is the second worker that ended with this request.
+    def _judge_late(self) -> None:
+        """Count the instances of earlier attempts that are known to hang by now.
+
+        A prefill worker and the worker that answers may hang at one prompt at the same moment, and the news of one may
+        arrive after that of the other. An instance that the request has left for a trial may have hung before. Raises
+        EngineFailed where an instance is the second one that ended with this request.
         """
-        now, unknown = asyncio.get_running_loop().time(), self._unknown
-        while unknown:
-            _, (instance, until) = unknown.popitem()
-            cause = await self._cause(instance, 0.0) if now <= until else ""
-            if cause == UNRESPONSIVE:  # a crash after the attempt is not the doing of its prompt
-                self.died(instance, cause, None, alone=False, begun=True)
+        now = asyncio.get_running_loop().time()
+        for key, (instance, until) in list(self._unknown.items()):
+            hangs = now <= until and self._suspicions.hangs(instance)
+            if hangs or now > until:
+                self._unknown.pop(key, None)
+            if hangs and not self._flight.over:
+                self.died(instance, UNRESPONSIVE, None, alone=False, begun=True)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
         """Wait until the instance has lived through this request: some of its answer has come, or the attempt ended."""
@@ -137,7 +146,7 @@ class IsolationStage(Stage):
         if cause := await self._cause(instance, timeout):
             self.died(instance, cause, at, alone=alone, begun=begun)
         elif at is None and begun:
-            self._unknown[instance.instance_id] = instance, asyncio.get_running_loop().time() + LATE_HANG_S
+            self._may_hang(instance)
         return cause
 
     async def _cause(self, instance: Instance, timeout: float | None) -> str:

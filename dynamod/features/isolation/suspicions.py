@@ -44,6 +44,10 @@ class RequestSuspicions:
             timeout = CAUSE if instance.node == self._node() else 0.0
         return await self._view.cause(instance, timeout)
 
+    def hangs(self, instance: Instance) -> bool:
+        """Whether an instance is known to hang now."""
+        return self._view.quarantined(instance)
+
     def begin(self, request: Request) -> MakeStage:
         """The stage of a new request. Raises PoisonRequest for one like another that was guilty."""
         return partial(IsolationStage, self, self.check(request))

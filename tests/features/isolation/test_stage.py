@@ -369,6 +369,46 @@ async def test_a_prefill_worker_counts_whose_hang_is_known_before_the_next_attem
         await air.settle()
 
 
+@pytest.mark.parametrize(("late", "counts"), [(LATE_HANG_S - 0.1, True), (LATE_HANG_S + 0.1, False)])
+@virtual
+async def test_an_instance_counts_that_hung_when_the_request_left_for_a_trial(
+    words: Any, late: float, counts: bool
+) -> None:
+    """The trial may have gone elsewhere, and then no other request says that the instance hangs."""
+    air = words.Air(3)
+    await air.start()
+    left = air.charged
+    air.busy.add(left.instance.instance_id)
+    assert left.leave()
+    await air.settle()
+    await asyncio.sleep(late)
+    air.crashes[left.instance.instance_id] = UNRESPONSIVE
+    air.busy.add(air.charged.instance.instance_id)
+    assert air.charged.leave()
+    await air.settle()
+    assert air.alone == [False, False, counts]
+    air.last.tokens(1, 0, finish="eos")
+    await air.settle()
+
+
+@virtual
+async def test_a_request_that_becomes_a_suspect_while_it_waits_is_tried_alone(words: Any) -> None:
+    air = words.Air(2, busy={2}, patient=True)
+    await air.start()
+    left = air.charged
+    air.busy.add(1)
+    assert left.leave()
+    await air.settle()
+    assert air.waiting == 1, "all are busy"
+    air.crashes[1] = UNRESPONSIVE
+    air.free()
+    await air.settle()
+    assert (air.alone, len(air.sends)) == ([False, False, True], 2)
+    air.last.tokens(1, 0, finish="eos")
+    await air.settle()
+    assert air.client.finished
+
+
 class Computing(Prompt):
     """A prompt whose blocks come while they are computed. The prefill workers have the numbers 101, 102, and so on."""
 
