@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,6 +22,9 @@ from .answers import ClusterStatus, GraphStatus, LogLines, Status
 from .arguments import ExplainArguments, InspectArguments, LogsArguments
 from .context import GLANCE, CommandContext
 from .names import UnknownName, is_of, known, means
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 OWN = "dynamod"
 """What the daemon itself is called in addition to the component processes."""
@@ -119,6 +122,11 @@ async def inspect(context: CommandContext, options: InspectArguments) -> list[di
 
 async def metrics(context: CommandContext, _arguments: NoArguments) -> str:
     """Statistics of the daemon's own actors and of all component processes, as Prometheus text."""
+    return exposition(await node_families(context))
+
+
+async def node_families(context: CommandContext) -> "list[Metric]":
+    """The same as metric families of prometheus_client."""
     await load()
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -126,13 +134,14 @@ async def metrics(context: CommandContext, _arguments: NoArguments) -> str:
 
     node, found = context.node, await context.ask_each(context.names.processes(), "metrics")
     rows = [*system_rows(node.system), (f"{PREFIX}registry", {}, node.registry.statistics())]
+    rows.append((f"{PREFIX}logs", {}, node.logs.store.statistics()))
     for process, answer in found.items():
         labels = {"process": process.name}
         rows.append((f"{PREFIX}process", labels, process.facts()))
         rows.append((f"{PREFIX}process", labels, Answers(isinstance(answer, str))))
     texts = [answer for answer in found.values() if isinstance(answer, str)]
     told = chain.from_iterable(map(text_string_to_metric_families, texts))
-    return exposition(merged(chain(families_of(OWN, rows), told)))
+    return merged(chain(families_of(OWN, rows), told))
 
 
 async def explain(context: CommandContext, arguments: ExplainArguments) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 prometheus_client is imported at the first scrape.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dynamod.observe.bounded import bounded
-from dynamod.observe.metrics import Buckets, Definition
+from dynamod.observe.metrics import DURATION, SECONDS, Buckets, Definition, Histogram
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -26,31 +25,9 @@ Collect = Callable[[], Awaitable[Iterable["Metric"]]]
 UNKNOWN = "unknown"
 MAX_MODELS = 1000
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-DURATION = (*SECONDS, 120.0, 300.0, 600.0)
 GAP = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 INPUT = (0, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000)
 OUTPUT = (0, 10, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 16000, 32000)
-
-
-class Histogram:
-    """Counts per bucket (upper bounds inclusive, the last one open) and the sum."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float, times: int = 1) -> None:
-        """Add `times` observations of `value`."""
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.total += value * times
-
-    def snapshot(self) -> Buckets:
-        """The histogram as it is now."""
-        return Buckets(tuple(self.bounds), tuple(self.counts), self.total)
 
 
 @dataclass(slots=True, eq=False)

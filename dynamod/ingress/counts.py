@@ -2,7 +2,7 @@
 
 from time import perf_counter
 
-from dynamod.http.metrics import DURATION, Histogram
+from dynamod.observe.metrics import DURATION, Histogram
 
 OVERHEAD = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0)
 """Milliseconds, as NVIDIA Dynamo's `dynamo_router_overhead_*_ms` are."""

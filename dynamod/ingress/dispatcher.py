@@ -20,12 +20,11 @@ from dynamod.actor import Actor, Reason, control, handle
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import Serving, View
 from dynamod.extension.installed import enabled, overlap_sources
-from dynamod.http.metrics import Histogram
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded
 from dynamod.message.kv_events import WorkerEvent
 from dynamod.observe.bounded import bounded
-from dynamod.observe.metrics import Row
+from dynamod.observe.metrics import Histogram, Row
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.eligible import lacks
 from dynamod.router.placement import Acquire, Placement

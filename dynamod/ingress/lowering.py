@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from dynamod.http.metrics import Histogram
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, TooLarge, unsupported
 from dynamod.message.openai import ChatRequest, Common
 from dynamod.message.worker import BEHIND, LATER_TAGS, WITH_CHAT, Chat, Embed, Generate, Grammar, Stops
+from dynamod.observe.metrics import Histogram
 from dynamod.preprocess.checks import logit_bias
 from dynamod.preprocess.conditions import fit, stops_of
 from dynamod.preprocess.model import Model, Prepared

@@ -7,8 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from dynamod.discovery.view import View
-from dynamod.http.metrics import Histogram
-from dynamod.observe.metrics import Buckets, Row
+from dynamod.observe.metrics import Buckets, Histogram, Row
 
 from .counts import STALL, LoopDelay
 from .dispatcher import Dispatcher, ModelCounts

@@ -9,6 +9,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from .backlog import LIMIT, Backlog
 
@@ -21,6 +25,13 @@ FLUSH = 1.0
 """Seconds that waiting lines get before a read and at the end."""
 LOOK = 1.0
 """Seconds after which a file is looked for again: another program may have removed it."""
+
+
+class LogStatistics(msgspec.Struct, frozen=True):
+    """The disk of the log files."""
+
+    free_bytes: Annotated[int, Meta(description="Room on the disk of the log files.")]
+    failing: Annotated[bool, Meta(description="1: the last line could not be written.")]
 
 
 class LogStore:
@@ -70,6 +81,14 @@ class LogStore:
         parts = [_last(self.folder / f"{name}.log", lines) for name in components]
         merged = heapq.merge(*map(_timed, parts), key=lambda pair: pair[0])
         return [line for _, line in deque(merged, maxlen=lines)]
+
+    def statistics(self) -> LogStatistics:
+        """The disk now; 0 bytes free where the folder cannot be looked at."""
+        free = 0
+        with contextlib.suppress(OSError):
+            disk = os.statvfs(self.folder)
+            free = disk.f_bavail * disk.f_frsize
+        return LogStatistics(free, bool(self.failure))
 
     def close(self) -> None:
         """Close the files. A later write opens its file again."""

@@ -3,7 +3,8 @@
 import asyncio
 import importlib
 import re
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 from types import SimpleNamespace
@@ -19,6 +20,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Row = tuple[str, dict[str, str], msgspec.Struct]
 """Prefix of the names, labels, numbers."""
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Bounds of histograms of a part of a request."""
+
+DURATION = (*SECONDS, 120.0, 300.0, 600.0)
+"""Bounds of histograms of whole requests."""
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -57,6 +64,26 @@ class Buckets(msgspec.Struct, frozen=True):
         """Pairs of upper bound and count of all that is not above it, as HistogramMetricFamily takes them."""
         bounds = (*(str(float(bound)) for bound in self.bounds), "+Inf")
         return list(zip(bounds, accumulate(self.counts), strict=True))
+
+
+class Histogram:
+    """Counts per bucket (upper bounds inclusive, the last one open) and the sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Add `times` observations of `value`."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+    def snapshot(self) -> Buckets:
+        """The histogram as it is now."""
+        return Buckets(tuple(self.bounds), tuple(self.counts), self.total)
 
 
 async def load() -> None:

@@ -54,6 +54,12 @@ class Answers(msgspec.Struct, frozen=True):
     answers: Annotated[bool, Meta(description="1: the process has answered the daemon just now.")]
 
 
+class WorkerInfo(msgspec.Struct, frozen=True):
+    """What a worker is, in labels."""
+
+    info: Annotated[bool, Meta(description="Always 1: the model and the pool of a worker are its labels.")]
+
+
 class PoolFacts(msgspec.Struct, frozen=True):
     """Of a worker of a pool: which one, and how many prompts wait in its sessions for their readers."""
 
@@ -153,6 +159,9 @@ def system_rows(system: System) -> Iterator[Row]:
         yield f"{PREFIX}actor", {"actor": path, "kind": report.kernel.kind}, report.kernel
         if report.own is not None:
             yield _prefix(report.own), {"actor": path}, report.own
+            if model := getattr(report.own, "model", ""):
+                labels = {"actor": path, "model": model, "pool": getattr(report.own, "pool", "")}
+                yield _prefix(report.own), labels, WorkerInfo(True)
             for step in getattr(report.own, "steps", ()):
                 yield f"{_prefix(report.own)}_step", {"actor": path, "dp_rank": str(step.dp_rank)}, step
         for child in report.children:

@@ -6,12 +6,11 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from dynamod.actor import Actor, Reason, Total, handle
+from dynamod.actor import Actor, Reason, handle
 from dynamod.discovery.base import Watcher
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.extension.installed import pool_of, require_role
@@ -34,6 +33,7 @@ from .parts import (
     why_refused,
     with_sections,
 )
+from .statistics import RequestCounts, WorkerStatistics
 from .structured import StructuredOutput
 from .subscriptions import Subscriptions
 
@@ -48,26 +48,6 @@ OTHERS = 5.0
 
 STEP_LOOK = 0.02
 """Seconds between looks whether the step before such a request is over."""
-
-
-class WorkerStatistics(msgspec.Struct, frozen=True):
-    """Requests taken, open now, cancelled by their readers, refused; subscribers; and the engine's own.
-
-    `handoff`: of hand-offs between workers, as a part counts them; None where there was none.
-    `pool`: its disaggregation mode, empty for an aggregated worker. `role_switches`: how often that has changed.
-    `steps`: of the ranks, as far as they are known.
-    """
-
-    accepted: Annotated[Total, Meta(description="Requests that were taken.")]
-    open: Annotated[int, Meta(description="Open requests.")]
-    cancelled: Annotated[Total, Meta(description="Requests that their reader cancelled.")]
-    refused: Annotated[Total, Meta(description="Requests that were refused.")]
-    feeds: Annotated[int, Meta(description="Subscribers of the worker's events.")]
-    engine: EngineStatistics
-    handoff: msgspec.Struct | None = None
-    pool: str = ""
-    role_switches: Annotated[Total, Meta(description="Changes of the disaggregation mode.")] = 0
-    steps: tuple[ForwardPass, ...] = ()
 
 
 class Worker(Actor):
@@ -93,7 +73,7 @@ class Worker(Actor):
         self._idle = asyncio.Event()
         self._idle.set()
         self._subscriptions = Subscriptions(lambda work, name: self.context.task(work, name))
-        self._accepted = self._cancelled = self._refused = 0
+        self._counts = RequestCounts()
         self._role_changes = 0
         self._structured: StructuredOutput | None = None  # from `started` on
         self._trial: Reply | None = None  # of the last request that was to be tried alone
@@ -258,7 +238,7 @@ class Worker(Actor):
             await answer(request, reply)
 
     def _refuse(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
-        self._refused += 1
+        self._counts.refused += 1
         if why := why_refused(request):
             reply.failed("BadRequest", why, code="feature_off")
         else:
@@ -345,12 +325,12 @@ class Worker(Actor):
         self._begin_work(engine, request, reply, begin)
 
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Submit) -> None:
-        self._accepted += 1
+        self._counts.accepted += 1
         with self._raised_to(reply, engine, request):
             answers = isinstance(request, Generate)  # others have nothing of the cache
             reporter = self._subscriptions.blocks
             blocks, uncached = (reporter.footprint(request) if answers and reporter is not None else None) or ((), 0)
-            self._begin(reply, RequestStarted(self._accepted, blocks, uncached))
+            self._begin(reply, RequestStarted(self._counts.accepted, blocks, uncached))
             begin(request, reply)
 
     @contextlib.contextmanager
@@ -368,12 +348,13 @@ class Worker(Actor):
     def _begin(self, reply: Reply, started: RequestStarted) -> None:
         self._idle.clear()
         self._subscriptions.begin(reply, started)
-        reply.on_end(functools.partial(self._ended, reply))
+        reply.on_end(functools.partial(self._ended, reply, asyncio.get_running_loop().time()))
         reply.accepted()
 
-    def _ended(self, reply: Reply, cancelled: bool) -> None:
+    def _ended(self, reply: Reply, begun: float, cancelled: bool) -> None:
+        self._counts.durations.observe(asyncio.get_running_loop().time() - begun)
         self._subscriptions.end(reply)
-        self._cancelled += cancelled
+        self._counts.cancelled += cancelled
         if not self._subscriptions.open:
             self._idle.set()
 
@@ -385,10 +366,12 @@ class Worker(Actor):
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
         open_now, feeds = len(self._subscriptions.open), len(self._subscriptions)
-        counts = (self._accepted, open_now, self._cancelled, self._refused, feeds)
+        found = self._counts
+        counts = (found.accepted, open_now, found.cancelled, found.refused, feeds)
         handoff = next((one for part in self.parts.values() if (one := part.statistics()) is not None), None)
         pool, steps = "" if self.role == "aggregated" else self.role, self.forward_passes()
-        return WorkerStatistics(*counts, engine, handoff, pool, self._role_changes, steps)
+        model, durations = self._engine.card().name if self._engine is not None else "", found.durations.snapshot()
+        return WorkerStatistics(*counts, engine, handoff, pool, self._role_changes, steps, model, durations)
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""

@@ -22,6 +22,7 @@ from dynamod.discovery.memory import MemoryRegistry, RegistryStatistics
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 from dynamod.message.node import Hello, State
+from dynamod.observe.logstore import LogStatistics
 
 
 @dataclass
@@ -178,6 +179,7 @@ def asked(system: Any, *processes: Process) -> Commands:
     commands, fake = node(agg)  # type: ignore[arg-type]
     fake.__dict__.update(name="here", system=system)
     fake.registry = SimpleNamespace(statistics=lambda: RegistryStatistics(1, 2, 3, 4))
+    fake.logs = SimpleNamespace(store=SimpleNamespace(statistics=lambda: LogStatistics(10, False)))
     fake.link = SimpleNamespace(leases=dict)
     return commands
 
@@ -196,6 +198,7 @@ async def test_metrics_of_all_processes_are_one_text() -> None:
     assert answers == {"a": 1, "b/c": 1, "quiet": 0}
     (revoked,) = families["dynamod_registry_revoked"].samples
     assert (revoked.labels, revoked.value) == ({"process": "dynamod"}, 4)
+    assert families["dynamod_logs_free_bytes"].samples[0].value == 10
     assert {one.labels["process"] for one in families["dynamod_actor_tasks"].samples} == {"dynamod"}
 
 

@@ -97,7 +97,7 @@ class Reader(Shell):
         folder.mkdir()
         super().__init__(machine, folder)
         self.page = page
-        self.ports = {"8000": machine.port(), "8080": machine.port()}
+        self.ports = {one: machine.port() for one in ("8000", "8080", "9400")}
         self.servers: dict[str, Any] = {}  # what runs, by the port that it was given
         self.outputs: dict[str, str] = {}  # what each command has printed last
         programs = machine.folder / "bin"
@@ -122,7 +122,7 @@ class Reader(Shell):
                 self._expect(last, shown)
 
     def _moved(self, text: str) -> str:
-        return re.sub(r"\b(8000|8080)\b", lambda found: str(self.ports[found[1]]), text)
+        return re.sub(r"\b(8000|8080|9400)\b", lambda found: str(self.ports[found[1]]), text)
 
     def _expect(self, line: str, shown: Block | None) -> None:
         fails = shown is not None and shown.text.startswith("error:")

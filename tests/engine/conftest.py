@@ -22,7 +22,8 @@ from dynamod.message.worker import Chat, Generate, Request, Sampling, Stops, Sub
 from dynamod.runtime.dispatcher import EndpointDispatcher
 from dynamod.transport.base import Sink
 from dynamod.transport.local import LocalTransport
-from dynamod.worker.worker import Worker, WorkerStatistics
+from dynamod.worker.statistics import WorkerStatistics
+from dynamod.worker.worker import Worker
 
 # The sample model is too small for several threads; waiting for each other they are ten times slower on a busy machine.
 os.environ.setdefault("RAYON_NUM_THREADS", "1")

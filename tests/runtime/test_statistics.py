@@ -12,16 +12,16 @@ from dynamod.actor import Actor, System, Total, handle
 from dynamod.actor.testing import virtual
 from dynamod.engine.base import EngineStatistics
 from dynamod.engine.batching.engine import BatchingStatistics
-from dynamod.http.metrics import GAP, SECONDS, HttpStatistics, Metrics
+from dynamod.http.metrics import GAP, HttpStatistics, Metrics
 from dynamod.ingress.dispatcher import RouterRows
 from dynamod.kvcache.store import LevelStatistics
 from dynamod.message.bounded import Bounded
 from dynamod.message.kv_events import ForwardPass, ScheduledRequests
-from dynamod.observe.metrics import Row
+from dynamod.observe.metrics import SECONDS, Row
 from dynamod.runtime.statistics import ProcessStatistics, process_families, process_statistics, report
 from dynamod.transport.inbox import InboxStatistics
 from dynamod.transport.signing import Signing
-from dynamod.worker.worker import WorkerStatistics
+from dynamod.worker.statistics import WorkerStatistics
 
 
 class Routing(msgspec.Struct, frozen=True):

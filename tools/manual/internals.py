@@ -20,7 +20,8 @@ _DYNAMOD = {
     "Features": (
         *("extension", "features"),
         *(f"features/{name}" for name in ("anthropic", "audit", "batches", "chat", "cluster", "doctor")),
-        *(f"features/{name}" for name in ("embeddings", "infra", "isolation", "kubernetes", "lora", "ollama")),
+        *(f"features/{name}" for name in ("embeddings", "exporter", "infra", "isolation", "kubernetes")),
+        *(f"features/{name}" for name in ("lora", "ollama")),
         *(f"features/{name}" for name in ("on_demand", "planner", "prefill", "prefill/transfer", "replay")),
         *(f"features/{name}" for name in ("request_trace", "responses", "role_switch", "tags", "tiers")),
         *(f"features/{name}" for name in ("tokenize", "top", "trust")),

@@ -17,6 +17,7 @@ from dynamod.engine.batching.engine import BatchingStatistics
 from dynamod.engine.llamacpp.statistics import LlamaCppStatistics
 from dynamod.features.audit import ingress as audit
 from dynamod.features.batches import runner as batches
+from dynamod.features.exporter import names as exporter
 from dynamod.features.on_demand.keeper import OnDemandStatistics
 from dynamod.features.planner.metrics import Decision, PlannerFacts
 from dynamod.features.prefill.dispatch import LocalPrefill, RemotePrefill
@@ -30,14 +31,15 @@ from dynamod.http import metrics as http
 from dynamod.ingress import router_metrics as router
 from dynamod.ingress.processor import ProcessorStatistics
 from dynamod.message.kv_events import ForwardPass
+from dynamod.observe.logstore import LogStatistics
 from dynamod.observe.metrics import Buckets, Definition, help_of, is_counter, marks, snake
-from dynamod.runtime.statistics import Answers, DeadLetters, MessageStatistics
+from dynamod.runtime.statistics import Answers, DeadLetters, MessageStatistics, WorkerInfo
 from dynamod.transport.inbox import InboxStatistics
 from dynamod.transport.nats.connection import NatsStatistics
 from dynamod.transport.nats.link import LinkStatistics
 from dynamod.transport.outbox import OutboxStatistics
 from dynamod.transport.signing import SigningStatistics
-from dynamod.worker.worker import WorkerStatistics
+from dynamod.worker.statistics import WorkerStatistics
 
 from .text import code, page, table
 
@@ -49,6 +51,7 @@ Metrics have the text format of Prometheus. [Monitoring](../how-to/monitoring.md
 |---|---|
 | `GET /metrics` of a frontend | the frontend process alone |
 | `GET /v1/metrics` of the control socket | all processes of the node |
+| `GET /metrics` at `DYN_SYSTEM_PORT` of the daemon | the same, and [other names](#other-names) of some metrics |
 
 Names that begin with `dynamod_` are names of dynamod. All other names are those of NVIDIA Dynamo, where NVIDIA Dynamo
 has the metric. `DYN_METRICS_PREFIX` sets another prefix than `dynamo_frontend`.
@@ -69,6 +72,14 @@ batches, the audit log and the request trace.
 dynamod does not have these names of NVIDIA Dynamo: `detokenize_*`, `worker_last_*`, `tokenizer_cache_*`,
 `model_max_num_seqs`, `model_max_num_batched_tokens`, `failures_total` (use `error_type`),
 `dynamo_router_overhead_indexer_find_matches_ms`, `_seq_hashing_ms`, `_total_ms`, `dynamo_component_router_*`."""
+
+
+OTHER_NAMES = """\
+## Other names
+
+The port of the daemon (`DYN_SYSTEM_PORT`) has these names too, so that dashboards of NVIDIA Dynamo and vLLM find them.
+`dynamo_component_*` have the labels `model`, `dynamo_component` (`backend` or `prefill`) and `dynamo_endpoint`;
+`vllm:*` have the labels `model_name` and `engine`."""
 
 
 class Shown(NamedTuple):
@@ -163,6 +174,7 @@ SECTIONS: tuple[tuple[str, str, Sequence[Rows | Defined]], ...] = (
         "a KV cache that dynamod knows have no metrics of blocks. `exported_blocks`, `imported_blocks`, "
         "`refused_blocks` and `computed_total` are of llama.cpp.",
         (
+            Rows(WORKER, WorkerInfo, (*ACTOR, "model", "pool")),
             Rows(WORKER, WorkerStatistics, ACTOR),
             Rows(f"{WORKER}_engine", BatchingStatistics, ACTOR),
             Rows(f"{WORKER}_engine", LlamaCppStatistics, ACTOR),
@@ -211,6 +223,7 @@ SECTIONS: tuple[tuple[str, str, Sequence[Rows | Defined]], ...] = (
             Rows("dynamod_process", ProcessFacts),
             Rows("dynamod_process", Answers),
             Rows("dynamod_registry", RegistryStatistics),
+            Rows("dynamod_logs", LogStatistics),
         ),
     ),
 )
@@ -225,7 +238,18 @@ def metrics() -> str:
     parts = [
         f"## {title}\n\n{text}\n\n{table(_HEAD, map(_cells, unique(shown(rows))))}" for title, text, rows in SECTIONS
     ]
-    return page("Metrics", INTRO, *parts, DIFFERENCES)
+    return page("Metrics", INTRO, *parts, _other_names(), DIFFERENCES)
+
+
+def _other_names() -> str:
+    rows = ((code(name), one.metric.kind, code(one.source), one.metric.help) for name, one in aliases())
+    return f"{OTHER_NAMES}\n\n{table(('name', 'type', 'made of', 'meaning'), rows)}"
+
+
+def aliases() -> Iterator[tuple[str, exporter.Alias]]:
+    """Each other name of a metric."""
+    for one in exporter.aliases(FRONTEND):
+        yield exporter.name_of(one) + ("_total" if one.metric.kind == "counter" else ""), one
 
 
 _HEAD = ("name", "type", "labels", "unit", "meaning")

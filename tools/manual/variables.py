@@ -71,6 +71,12 @@ GROUPS = (
             Variable(
                 "DYNAMOD_TRUST_CLOCK_S", "`60`", "seconds by which the clock of another node may differ, from 1 to 3600"
             ),
+            Variable(
+                "DYN_SYSTEM_PORT",
+                "`-1`",
+                "port for `/metrics`, `/live` and `/health` of the node; 0: a free port; -1: none",
+            ),
+            Variable("DYN_SYSTEM_HOST", "`127.0.0.1`", "address of that port"),
             Variable("NATS_SERVER", "", "servers for requests between nodes, like `nats://host:4222`; with commas"),
             Variable("NATS_AUTH_USERNAME", "", "user at NATS; needs the password"),
             Variable("NATS_AUTH_PASSWORD", "", "password of this user"),

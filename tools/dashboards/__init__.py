@@ -1,0 +1,1 @@
+"""Grafana dashboards of `deploy/grafana`, from one table of panels."""
