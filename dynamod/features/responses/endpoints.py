@@ -29,6 +29,7 @@ from .kept import GONE
 from .messages import CompactRequest, InputTokensRequest, ResponsesRequest
 from .rules import VALUES
 from .store import ResponseStore, StoredResponse, kept_by
+from .tools import by_name, left_out
 from .translate import check, input_messages, to_chat, unscored, unserved
 from .values import ResponseObject, begun, message_of
 from .writer import ResponseStreamWriter, ResponseUnaryWriter
@@ -132,6 +133,7 @@ class Responses(InputEndpoint):
         for path, why in unscored(asked, card):
             raise unsupported(field_of(path), why)
         asked, previous = await self.whole(frontend, context, asked)
+        context.metrics.unsupported_fields.update(f"tools.{kind}" for kind in left_out(asked.tools))
         chat = await self.chat(asked, previous, len(body))
         kept = None if asked.store is False else kept_by(frontend)
         return await ResponseAnswer(asked, previous, kept).answer(frontend, context, chat, card, body)
@@ -153,7 +155,7 @@ class ResponseAnswer(TranslatedChat):
         common, version = (response, context.begun, meter, keep), context.request.version
         stream = bool(request.stream)
         writer = ResponseStreamWriter(*common, settings, version) if stream else ResponseUnaryWriter(*common)
-        writer.sealed = SEALED in (self._asked.include or ())
+        writer.sealed, writer.tools = SEALED in (self._asked.include or ()), by_name(self._asked.tools)
         return writer
 
     def _keep(self, owner: str, response: ResponseObject) -> "Future[None] | None":

@@ -11,7 +11,7 @@ from dynamod.message.errors import BadRequest, NotFound
 
 from .messages import InputItem, InputPart, ResponsesRequest
 from .store import ResponseStore
-from .values import FunctionCallItem, Item, OutputMessage, ReasoningItem
+from .values import CustomToolCallItem, FunctionCallItem, Item, OutputMessage, ReasoningItem
 
 REFERENCE = "item_reference"
 SEALED = "reasoning.encrypted_content"
@@ -19,11 +19,20 @@ SEALED = "reasoning.encrypted_content"
 _SEAL = "dynamod:"
 PAGE, LONGEST_PAGE = 20, 100
 """Items of a page when nothing else is asked for, and at most."""
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+}
 _FIELDS = {
     "message": ("role", "content"),
-    "function_call": ("call_id", "name", "arguments"),
+    "function_call": ("call_id", "namespace", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
+    "custom_tool_call": ("call_id", "namespace", "name", "input"),
+    "custom_tool_call_output": ("call_id", "output"),
     "reasoning": ("summary", "content", "encrypted_content"),
 }
 
@@ -89,6 +98,17 @@ def as_input(item: Item) -> InputItem:
                 name=item.name,
                 arguments=item.arguments,
                 status=item.status,
+                namespace=item.namespace or None,
+            )
+        case CustomToolCallItem():
+            return InputItem(
+                "custom_tool_call",
+                id=item.id,
+                call_id=item.call_id,
+                name=item.name,
+                input=item.input,
+                status=item.status,
+                namespace=item.namespace or None,
             )
 
 

@@ -32,7 +32,10 @@ class InputPart(msgspec.Struct, frozen=True):
 
 
 class InputItem(msgspec.Struct, frozen=True):
-    """A message, a call of a function, what that has returned, or reasoning of an earlier answer."""
+    """A message, a call of a tool, what that has returned, or reasoning of an earlier answer.
+
+    `namespace`: of the tool that was called. `input`: of a call of a custom tool.
+    """
 
     type: str = "message"
     role: str | None = None
@@ -45,16 +48,24 @@ class InputItem(msgspec.Struct, frozen=True):
     summary: list[InputPart] | None = None
     encrypted_content: str | None = None
     status: str | None = None
+    namespace: str | None = None
+    input: str | None = None
 
 
 class FunctionTool(msgspec.Struct, frozen=True):
-    """A function that the client runs. `parameters`: JSON schema of its arguments."""
+    """A function that the client runs, a custom tool, a namespace of both, or a tool that is left out (tools.HOSTED).
+
+    `parameters`: JSON schema of a function's arguments. `format`: of a custom tool's input, a text or a grammar.
+    `tools`: of a namespace.
+    """
 
     type: str
     name: str = ""
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     description: str | None = None
+    format: Any = None
+    tools: "list[FunctionTool] | None" = None
 
 
 class ReasoningConfig(msgspec.Struct, frozen=True):

@@ -4,6 +4,8 @@ from typing import Any
 
 from dynamod.ingress.api.rules import NAME, NULL, TEXT, WORDS, either, items, typed
 
+from .tools import HOSTED
+
 _INPUT_PARTS = items({"$ref": "#/components/schemas/InputPart"})
 _INPUT_ITEMS = (
     {
@@ -16,12 +18,20 @@ _INPUT_ITEMS = (
     },
     typed("function_call", call_id=TEXT, name=TEXT, arguments=TEXT),
     typed("function_call_output", call_id=TEXT, output=either(TEXT, _INPUT_PARTS)),
+    typed("custom_tool_call", call_id=TEXT, name=TEXT, input=TEXT),
+    typed("custom_tool_call_output", call_id=TEXT, output=either(TEXT, _INPUT_PARTS)),
     typed("reasoning"),
     typed("item_reference", id=TEXT),
 )
 _PART_TYPES = {"enum": ["input_text", "output_text", "text", "summary_text", "reasoning_text"]}
 _PART = {"type": "object", "properties": {"type": _PART_TYPES, "text": TEXT}, "required": ["type", "text"]}
-_NAMED = typed("function", name=WORDS)
+_NAMED = either(typed("function", name=WORDS), typed("custom", name=WORDS))
+_GRAMMAR = typed("grammar", syntax={"enum": ["lark", "regex"]}, definition=TEXT)
+_FORMAT = {"format": either(NULL, typed("text"), _GRAMMAR)}
+_FUNCTION = typed("function", name=NAME)
+_CUSTOM = typed("custom", name=NAME)
+_CUSTOM["properties"] |= _FORMAT
+_NAMESPACE = typed("namespace", name=NAME, tools=either(NULL, items(either(_FUNCTION, _CUSTOM))))
 
 _REQUEST: dict[str, Any] = {
     "properties": {
@@ -36,7 +46,7 @@ _REQUEST: dict[str, Any] = {
 }
 
 VALUES: dict[str, Any] = {
-    "FunctionTool": {"properties": {"type": {"const": "function"}, "name": NAME}, "required": ["type", "name"]},
+    "FunctionTool": {"anyOf": [_FUNCTION, _CUSTOM, _NAMESPACE, {"properties": {"type": {"enum": sorted(HOSTED)}}}]},
     "TextConfig": {"properties": {"verbosity": {"enum": [None, "medium"]}}},
     **dict.fromkeys(("ResponsesRequest", "InputTokensRequest"), _REQUEST | {"examples": [{"input": "Hello"}]}),
     "InputItem": {"anyOf": [*_INPUT_ITEMS]},

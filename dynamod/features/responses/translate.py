@@ -14,6 +14,7 @@ from dynamod.message.openai import ChatRequest, EngineFields, Function, Message,
 
 from .items import REFERENCE, unsealed
 from .messages import ROLES, TEXT_PARTS, InputItem, InputPart, ResponsesRequest, TextFormat
+from .tools import arguments_of, check_tools, chosen, flat_name, served
 
 LOGPROBS = "message.output_text.logprobs"
 _SAME = (*EngineFields.__struct_fields__, "temperature", "top_p", "stream", "parallel_tool_calls")
@@ -21,9 +22,12 @@ _NEEDED = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
+    "custom_tool_call": ("call_id", "name", "input"),
+    "custom_tool_call_output": ("call_id", "output"),
     "reasoning": (),
     REFERENCE: ("id",),
 }
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 def unserved(request: ResponsesRequest, card: ModelCard | None = None) -> Unserved:
@@ -55,30 +59,13 @@ def check(request: ResponsesRequest) -> None:
     """What is not served is refused. Raises BadRequest."""
     for place, item in enumerate(request.input if not isinstance(request.input, str) else ()):
         _check_item(item, f"input[{place}]")
-    for place, tool in enumerate(request.tools or ()):
-        if tool.type != "function":
-            raise unsupported(
-                f"tools[{place}].type", f"tools of type {tool.type[:40]!r} are not served, only functions"
-            )
-        if not tool.name:
-            raise BadRequest(f"`tools[{place}].name` is required", param=f"tools[{place}].name")
-    choice = request.tool_choice
-    if isinstance(choice, str) or choice is None:
-        if choice not in (None, "none", "auto", "required"):
-            raise BadRequest('`tool_choice` must be "none", "auto", "required" or a function', param="tool_choice")
-    elif not isinstance(choice, dict) or not _is_choice(choice):
-        raise unsupported("tool_choice", "`tool_choice` must be a word or a function with a name")
+    check_tools(request.tools)
+    chosen(request.tool_choice)
     for name in ("conversation", "prompt"):
         if getattr(request, name) is not None:
             raise unsupported(name, f"`{name}` is not served")
     for path, why in unserved(request):
         raise unsupported(field_of(path), why)
-
-
-def _is_choice(choice: dict[str, Any]) -> bool:
-    """Whether it names a function; the chat checks which tools are allowed."""
-    kind = choice.get("type")
-    return kind == "allowed_tools" or (kind == "function" and isinstance(choice.get("name"), str))
 
 
 def _check_item(item: InputItem, where: str) -> None:
@@ -111,10 +98,7 @@ def to_chat(request: ResponsesRequest, history: Sequence[Message]) -> ChatReques
     if request.instructions is not None:
         messages.insert(0, Message("system", request.instructions))
     fields: dict[str, Any] = {name: getattr(request, name) for name in _SAME}
-    tools = [{"type": "function", "function": _function(tool)} for tool in request.tools or ()]
-    choice = request.tool_choice
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        choice = {"type": "function", "function": {"name": choice["name"]}}
+    tools = [one.function() for one in served(request.tools)]
     return ChatRequest(
         **fields,
         messages=joined(messages),
@@ -122,15 +106,10 @@ def to_chat(request: ResponsesRequest, history: Sequence[Message]) -> ChatReques
         logprobs=True if scores(request) else None,
         top_logprobs=request.top_logprobs if scores(request) else None,
         tools=tools or None,
-        tool_choice=choice,
+        tool_choice=chosen(request.tool_choice),
         reasoning_effort=request.reasoning.effort if request.reasoning is not None else None,
         response_format=_format(request.text.format) if request.text is not None else None,
     )
-
-
-def _function(tool: Any) -> dict[str, Any]:
-    found = {"name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _format(form: TextFormat | None) -> ResponseFormat | None:
@@ -151,18 +130,20 @@ def input_messages(request: ResponsesRequest) -> list[Message]:
     turn = AssistantItems()
     for item in request.input:
         said = item.type == "reasoning" and turn.says_more
-        if said or item.type == "function_call_output" or (item.type == "message" and item.role != "assistant"):
+        if said or item.type in _OUTPUTS or (item.type == "message" and item.role != "assistant"):
             found += turn.take()
         match item.type:
             case "reasoning":
                 turn.thoughts += _thoughts(item)
-            case "function_call":
-                turn.calls.append(ToolCall(Function(item.name or "", item.arguments), item.call_id))
-                names[item.call_id or ""] = item.name or ""
-            case "function_call_output":
-                name = names.get(item.call_id or "")
-                content = content_of(_texts(item.output))
-                found.append(Message("tool", content, tool_call_id=item.call_id, name=name))
+            case "function_call" | "custom_tool_call":
+                name = flat_name(item.name or "", item.namespace)
+                custom = item.type == "custom_tool_call"
+                arguments = arguments_of(item.input or "") if custom else item.arguments
+                turn.calls.append(ToolCall(Function(name, arguments), item.call_id))
+                names[item.call_id or ""] = name
+            case "function_call_output" | "custom_tool_call_output":
+                content, called = content_of(_texts(item.output)), names.get(item.call_id or "")
+                found.append(Message("tool", content, tool_call_id=item.call_id, name=called))
             case _ if item.role == "assistant":
                 turn.texts += _texts(item.content)
             case _:

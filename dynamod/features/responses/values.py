@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -9,7 +10,8 @@ import msgspec
 from dynamod.ingress.api.blocks import Kind
 from dynamod.message.openai import Function, Message, ToolCall
 
-from .messages import ResponsesRequest
+from .messages import FunctionTool, ResponsesRequest
+from .tools import ServedTool, arguments_of, flat_name
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
@@ -48,16 +50,28 @@ class ReasoningItem(msgspec.Struct, tag="reasoning", tag_field="type"):
 
 
 class FunctionCallItem(msgspec.Struct, tag="function_call", tag_field="type"):
-    """A function that the client shall call."""
+    """A function that the client shall call. `namespace`: of the function, if it is in one."""
 
     id: str
     call_id: str
     name: str
     arguments: str = ""
     status: Status = "in_progress"
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
 
 
-Item = OutputMessage | ReasoningItem | FunctionCallItem
+class CustomToolCallItem(msgspec.Struct, tag="custom_tool_call", tag_field="type"):
+    """A custom tool that the client shall call, with a text."""
+
+    id: str
+    call_id: str
+    name: str
+    input: str = ""
+    status: Status = "in_progress"
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+
+
+Item = OutputMessage | ReasoningItem | FunctionCallItem | CustomToolCallItem
 
 
 class InputDetails(msgspec.Struct, frozen=True):
@@ -153,32 +167,54 @@ def begun(request: ResponsesRequest, model: str) -> ResponseObject:
         temperature=request.temperature,
         text={"format": plain(form) if form is not None else {"type": "text"}},
         tool_choice="auto" if request.tool_choice is None else request.tool_choice,
-        tools=plain(request.tools or []),
+        tools=[_echoed(tool) for tool in request.tools or ()],
         top_p=request.top_p,
         truncation=request.truncation or "disabled",
         user=request.user,
     )
 
 
-def new_item(kind: Kind, name: str, call_id: str) -> Item:
-    """An item that begins."""
+_OF_FUNCTIONS = ("type", "name", "parameters", "strict", "description")
+
+
+def _echoed(tool: FunctionTool) -> dict[str, Any]:
+    """A tool as a response repeats it: a function with all of its fields, others with those that are set."""
+    found: dict[str, Any] = msgspec.to_builtins(tool)
+    if tool.type == "function":
+        return {name: found[name] for name in _OF_FUNCTIONS}
+    if tool.tools is not None:
+        found["tools"] = [_echoed(inner) for inner in tool.tools]
+    return {name: value for name, value in found.items() if value is not None and value != ""}
+
+
+def new_item(kind: Kind, name: str, call_id: str, tools: Mapping[str, ServedTool]) -> Item:
+    """An item that begins. `tools`: of the client, by the names that the model knows."""
     code = secrets.token_hex(16)
     if kind == "thinking":
         return ReasoningItem(f"rs_{code}", [])
-    if kind == "tool_use":
-        return FunctionCallItem(f"fc_{code}", call_id or f"call_{code}", name)
-    return OutputMessage(f"msg_{code}", [])
+    if kind != "tool_use":
+        return OutputMessage(f"msg_{code}", [])
+    tool, call_id = tools.get(name), call_id or f"call_{code}"
+    if tool is None:
+        return FunctionCallItem(f"fc_{code}", call_id, name)
+    namespace = tool.namespace or msgspec.UNSET
+    if tool.custom:
+        return CustomToolCallItem(f"ctc_{code}", call_id, tool.name, namespace=namespace)
+    return FunctionCallItem(f"fc_{code}", call_id, tool.name, namespace=namespace)
+
+
+def _call(item: FunctionCallItem | CustomToolCallItem) -> ToolCall:
+    """A call as the model has made it."""
+    name = flat_name(item.name, item.namespace or None)
+    arguments = item.arguments if isinstance(item, FunctionCallItem) else arguments_of(item.input)
+    return ToolCall(Function(name, arguments), item.call_id)
 
 
 def message_of(response: ResponseObject) -> Message:
     """What it has said, as the message of a chat."""
     texts = [part.text for item in response.output if isinstance(item, OutputMessage) for part in item.content]
     thoughts = [part.text for item in response.output if isinstance(item, ReasoningItem) for part in item.content]
-    calls = [
-        ToolCall(Function(item.name, item.arguments), item.call_id)
-        for item in response.output
-        if isinstance(item, FunctionCallItem)
-    ]
+    calls = [_call(item) for item in response.output if isinstance(item, FunctionCallItem | CustomToolCallItem)]
     return Message(
         "assistant",
         "".join(texts) if texts or not calls else None,

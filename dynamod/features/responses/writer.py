@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -25,7 +26,9 @@ from dynamod.ingress.api.response import Choice
 from dynamod.message.errors import RequestError
 
 from .items import sealed
+from .tools import ServedTool, input_of
 from .values import (
+    CustomToolCallItem,
     FunctionCallItem,
     IncompleteDetails,
     InputDetails,
@@ -53,10 +56,11 @@ _encode = msgspec.json.Encoder().encode
 class ResponseItemsWriter(BlockWriter):
     """Fills a response. `done` gets it when it is complete, and the answer ends when it is kept.
 
-    `sealed`: reasoning comes in `encrypted_content`, too.
+    `sealed`: reasoning comes in `encrypted_content`, too. `tools`: of the client, by the names that the model knows.
     """
 
     sealed = False
+    tools: Mapping[str, ServedTool] = MappingProxyType({})
 
     def __init__(self, response: ResponseObject, begun: float, meter: ModelMetrics, done: Keep) -> None:
         super().__init__(meter, begun)
@@ -70,7 +74,7 @@ class ResponseItemsWriter(BlockWriter):
 
     def opened(self, kind: Kind, name: str = "", call_id: str = "") -> None:
         """An item begins."""
-        self.response.output.append(new_item(kind, name, call_id))
+        self.response.output.append(new_item(kind, name, call_id, self.tools))
 
     @property
     def item(self) -> Item:
@@ -106,6 +110,8 @@ class ResponseItemsWriter(BlockWriter):
                 item.encrypted_content = sealed(text) if self.sealed else None
             case FunctionCallItem():
                 item.arguments = text or "{}"
+            case CustomToolCallItem():
+                item.input = input_of(text)
 
     def _finished(self, choice: Choice) -> None:
         why = _INCOMPLETE.get(choice.reason or "")
@@ -201,8 +207,10 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
         super().more(text)
 
     def delta(self, text: str) -> bytes:
-        """A piece of the open item: the hot path."""
+        """A piece of the open item: the hot path. The input of a custom tool comes when it is complete."""
         self._texts.append(text)
+        if isinstance(self.item, CustomToolCallItem):
+            return b""
         found, self._unsent = self._scores() if self._direct else self._unsent, []
         if found:
             place = {"item_id": self.item.id, "output_index": self._place, "content_index": 0}
@@ -234,6 +242,9 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
                 self._part_event("done", item.content[0])
             case FunctionCallItem():
                 self._send("function_call_arguments.done", **place, name=item.name, arguments=item.arguments)
+            case CustomToolCallItem():
+                self._send("custom_tool_call_input.delta", **place, delta=item.input)
+                self._send("custom_tool_call_input.done", **place, input=item.input)
         self._send("output_item.done", output_index=self._place, item=item)
 
     def fail_event(self, error: RequestError) -> None:

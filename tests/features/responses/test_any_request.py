@@ -40,7 +40,7 @@ def test_usual_bodies_are_in_the_document(threaded: Any, name: str, body: dict[s
     [
         ("ResponsesRequest", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
         ("ResponsesRequest", {"input": [{"type": "item_reference"}]}),
-        ("ResponsesRequest", {"input": "x", "tools": [{"type": "web_search"}]}),
+        ("ResponsesRequest", {"input": "x", "tools": [{"type": "telepathy"}]}),
         ("ResponsesRequest", {"input": "x", "background": True}),
     ],
 )

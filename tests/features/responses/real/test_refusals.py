@@ -13,7 +13,7 @@ UNSERVED: list[tuple[str, dict[str, Any]]] = [
     ("text.verbosity", {"text": {"verbosity": "low"}}),
     ("text.format", {"text": {"format": {"type": "json_object"}, "verbosity": "medium"}}),
 ]
-HELD: list[dict[str, Any]] = [{"conversation": "c"}, {"prompt": {"id": "p"}}, {"tools": [{"type": "web_search"}]}]
+HELD: list[dict[str, Any]] = [{"conversation": "c"}, {"prompt": {"id": "p"}}, {"tools": [{"type": "telepathy"}]}]
 
 
 async def test_an_operator_may_have_them_left_out(house: Any, serve: Any, until: Any, words: Any) -> None:

@@ -165,7 +165,7 @@ async def test_responses_are_kept(client: openai.AsyncOpenAI) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"input": [{"type": "item_reference"}]}, "input[0].id"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "telepathy"}]}, "tools[0].type"),
         ({"tool_choice": "always"}, "tool_choice"),
         ({"background": True}, "background"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
