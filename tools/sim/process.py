@@ -37,6 +37,9 @@ from .wire import Process, SimulatedTransport
 STRIKES = 0.02
 """Seconds behind which a poison request crashes or stops its worker."""
 
+STOPPED_LOOK = 0.05
+"""Seconds between looks whether a stopped process, which is to drain, goes on."""
+
 
 async def _at_once() -> None:
     return
@@ -116,6 +119,8 @@ class SimulatedWorker(Worker):
     async def drained(self) -> None:
         """As the real one, unless it does not listen."""
         await self.draining()
+        while self.process.frozen and self.process.alive:  # noqa: ASYNC110 - virtual time; it hears nothing now
+            await asyncio.sleep(STOPPED_LOOK)
         await super().drained()
 
     def _published(self, card: ModelCard) -> None:

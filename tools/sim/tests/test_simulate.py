@@ -71,6 +71,7 @@ def test_seeds_hold(first: int) -> None:
         16002219,
         16002504,
         17000077,
+        18000059,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
