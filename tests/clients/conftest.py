@@ -132,16 +132,22 @@ def started(programs: dict[str, list[str]], served: Served) -> Iterator[Run]:
 
 @pytest.fixture(scope="session")
 def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs with their packages; one install for all, of the versions that package.json says."""
+    """The programs with their packages."""
+    return installed(HERE / "node", tmp_path_factory.mktemp("node"))
+
+
+def installed(source: Path, folder: Path, seconds: float = 120.0) -> Path:
+    """A copy of a folder with the packages of its package.json; one install for all. Skips where npm cannot."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("needs node and npm")
-    folder = tmp_path_factory.mktemp("node")
-    shutil.copytree(HERE / "node", folder, dirs_exist_ok=True)
+    shutil.copytree(source, folder, dirs_exist_ok=True)
     words = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1"]
     try:
-        done = subprocess.run(words, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            words, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
+        )
     except subprocess.TimeoutExpired:
-        pytest.skip("npm has not installed the packages within 120 s")
+        pytest.skip(f"npm has not installed the packages within {seconds:g} s")
     if done.returncode:
         pytest.skip(f"npm could not install the packages: {done.stderr[-300:]}")
     return folder

@@ -19,7 +19,7 @@ import pytest
 
 from .shell import Shell, joined, plain
 
-KINDS = {"sh", "console", "text", "json", "yaml", "python", "ini", "nginx", "mermaid", "promql"}
+KINDS = {"sh", "console", "text", "json", "yaml", "python", "ini", "toml", "nginx", "mermaid", "promql"}
 """Languages of fences."""
 PROGRAMS = ("curl", "printf", "cat", "chmod", "mkdir", "mv", "cp", "openssl", "grep", "test")
 """First words of commands that a shell runs, besides those of dynamod."""

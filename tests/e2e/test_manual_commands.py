@@ -24,6 +24,7 @@ VLLM = "an environment with vLLM"
 COMPILES = "compiles an engine"
 INSTALLS = "installs packages"
 READERS = "a value, a file or a terminal that the reader has"
+AGENTS = "an agent: tests/clients/test_agents.py"
 NOT_RUN = {
     "uv run --extra demo --extra mistralrs dynamo serve": "a real model: test_readme.py, test_real_models.py",
     'curl localhost:8000/v1/chat/completions -H "Content-Type: application/json" -d \'{"model": "smollm2"': "as above",
@@ -38,6 +39,11 @@ NOT_RUN = {
     "uv run --extra mistralrs dynamo doctor": INSTALLS,
     "uv tool install '/path/to/dynamod[mistralrs]'": INSTALLS,
     "python3 -m venv ~/dynamod": INSTALLS,
+    "codex exec": AGENTS,
+    "export ANTHROPIC_BASE_URL": AGENTS,
+    "opencode run": AGENTS,
+    "export OPENAI_BASE_URL": AGENTS,
+    "export OPENAI_API_BASE": AGENTS,
     "curl -N localhost:8000/v1/chat/completions": "a stream whose worker is killed: test_faults.py",
     'echo "What is the capital of France?" | dynamo-run out=mistralrs sample': "a pipe: test_tutorials.py",
     "dynamo logs -f Worker": "ends with Ctrl-C: test_tutorials.py",

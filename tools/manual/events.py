@@ -31,6 +31,8 @@ RESPONSES = {
     "output_text.done": "the whole text of a part",
     "reasoning_text.done": "the whole reasoning",
     "function_call_arguments.done": "the whole arguments, with the name of the function",
+    "custom_tool_call_input.delta": "the input of a call of a custom tool, in one piece",
+    "custom_tool_call_input.done": "the whole input",
     "content_part.done": "the part is complete",
     "output_item.done": "the item is complete",
     "completed": "the whole response, which ended as the model wanted",

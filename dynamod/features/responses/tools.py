@@ -6,6 +6,7 @@ Tools that OpenAI's servers run (`HOSTED`) are left out: the model cannot call w
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -126,28 +127,42 @@ def _check_format(form: Any, where: str) -> None:
         return
     if kind != "grammar":
         raise BadRequest(f'`{where}.type` must be "text" or "grammar"', param=f"{where}.type")
-    grammar = form.get("grammar", form)
-    grammar = grammar if isinstance(grammar, Mapping) else {}
+    grammar = _definition(form)
     if grammar.get("syntax") not in ("lark", "regex"):
         raise BadRequest(f'`{where}.syntax` must be "lark" or "regex"', param=f"{where}.syntax")
     if not isinstance(grammar.get("definition"), str):
         raise BadRequest(f"`{where}.definition` is required", param=f"{where}.definition")
 
 
+def _definition(form: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What has `syntax` and `definition`: the format itself (responses) or its `grammar` (chats)."""
+    inner = form.get("grammar")
+    return inner if "syntax" not in form and isinstance(inner, Mapping) else form
+
+
 def _grammar(form: Any) -> tuple[str, str] | None:
     """Syntax and definition of the grammar of a custom tool's input."""
     if not isinstance(form, Mapping) or form.get("type") != "grammar":
         return None
-    given = form.get("grammar", form)
+    given = _definition(form)
     return str(given["syntax"]), str(given["definition"])
 
 
 def _one_text(form: Any) -> dict[str, Any]:
     """The arguments of a custom tool: its input. A regular expression holds where calls are constrained."""
     text: dict[str, Any] = {"type": "string"}
-    if (grammar := _grammar(form)) is not None and grammar[0] == "regex":
+    if (grammar := _grammar(form)) is not None and grammar[0] == "regex" and _is_regular(grammar[1]):
         text["pattern"] = f"^(?:{grammar[1]})$"
     return {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
+
+
+def _is_regular(pattern: str) -> bool:
+    """Whether engines can constrain a text to the pattern: they know no lookaround and no references."""
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return not re.search(r"\(\?[=!<P(]|\\[1-9]", pattern)
 
 
 def _explained(tool: FunctionTool) -> str | None:
@@ -179,7 +194,7 @@ def chosen(choice: Any) -> Any:
         if choice not in (None, "none", "auto", "required"):
             raise BadRequest('`tool_choice` must be "none", "auto", "required" or a tool', param="tool_choice")
         return choice
-    kind = choice.get("type") if isinstance(choice, dict) else None
+    kind = _type_of(choice)
     if kind in ("function", "custom") and isinstance(choice.get("name"), str):
         return {"type": "function", "function": {"name": _flat(choice)}}
     if kind == "allowed_tools":
@@ -189,11 +204,16 @@ def chosen(choice: Any) -> Any:
     raise unsupported("tool_choice", "`tool_choice` must be a word, or a function or custom tool with a name")
 
 
+def _type_of(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
 def _allowed(listed: Any) -> Any:
     """The tools of `allowed_tools` as functions; the chat checks them. Tools that are left out are not allowed."""
     if not isinstance(listed, list):
         return listed
-    kept = [one for one in listed if not (isinstance(one, dict) and one.get("type") in HOSTED)]
+    kept = [one for one in listed if _type_of(one) not in HOSTED]
     return [
         {"type": "function", "name": _flat(one)} if isinstance(one, dict) and isinstance(one.get("name"), str) else one
         for one in kept

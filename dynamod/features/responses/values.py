@@ -178,7 +178,7 @@ _OF_FUNCTIONS = ("type", "name", "parameters", "strict", "description")
 
 
 def _echoed(tool: FunctionTool) -> dict[str, Any]:
-    """A tool as a response repeats it: a function with all of its fields, others with those that are set."""
+    """A tool as a response repeats it: all fields of a function, the set fields of other tools."""
     found: dict[str, Any] = msgspec.to_builtins(tool)
     if tool.type == "function":
         return {name: found[name] for name in _OF_FUNCTIONS}

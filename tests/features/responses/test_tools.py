@@ -105,7 +105,9 @@ def test_a_choice_in_the_words_of_a_chat(choice: Any, found: Any) -> None:
     assert chosen(choice) == found
 
 
-@pytest.mark.parametrize("choice", ["always", {"type": "function"}, {"type": "web_search"}, {"type": "x"}, 5])
+@pytest.mark.parametrize(
+    "choice", ["always", {"type": "function"}, {"type": "web_search"}, {"type": "x"}, {"type": {}}, 5]
+)
 def test_a_choice_that_is_refused(choice: Any) -> None:
     with pytest.raises(BadRequest) as raised:
         chosen(choice)
