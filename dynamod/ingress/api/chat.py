@@ -113,7 +113,8 @@ class ChatCompletions(Generation[ChatRequest]):
             return served.parsers.of(request, ())
         tools_of(request)  # a prompt that is given has not shown them to the template
         if served.forces_calls(request):
-            return served.parsers.forced(request)
+            written = served.written_calls(request) is not None
+            return served.parsers.forced(request, _special(served), written=written)
         return served.parsers.of(request, _special(served)) if not request.constraint else None
 
     def beside_form(
