@@ -75,6 +75,7 @@ class ModelParsers:
             self.tool_call = self.reasoning = None
         names = {"tool_call_parser": self.tool_call or NONE, "reasoning_parser": self.reasoning or NONE}
         self.card = msgspec.structs.replace(card, **names)
+        self._said = False
 
     @staticmethod
     def _named(name: str, found: str | None) -> str | None:
@@ -124,6 +125,13 @@ class ModelParsers:
             return parser
 
         return make
+
+    def only_asked(self) -> None:
+        """Say once that calls that have to come are not enforced for this model."""
+        if not self._said:
+            self._said = True
+            why = "its engine has no grammars, so the model is only asked for a call"
+            log.warning("model %s: `tool_choice` is not enforced: %s", self.card.name, why)
 
     def before_form(self, request: ChatRequest, prompt: str, special: Sequence[str]) -> tuple[str, str]:
         """The markers of reasoning in front of a form (see `Thinking.before_form`); empty: there is none."""

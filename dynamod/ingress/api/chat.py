@@ -109,6 +109,8 @@ class ChatCompletions(Generation[ChatRequest]):
         """As the model's card or its template say."""
         if served.parsers is None:
             return None
+        if request.must_call and not served.card.capabilities.grammars:
+            served.parsers.only_asked()
         if served.model is None and not served.takes_forms:
             return served.parsers.of(request, ())
         tools_of(request)  # a prompt that is given has not shown them to the template

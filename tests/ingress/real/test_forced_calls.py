@@ -159,6 +159,12 @@ async def test_a_tool_that_cannot_be_had_is_named(
     assert text in str(caught.value)
 
 
-async def test_an_engine_without_grammars_is_asked_only(client: openai.AsyncOpenAI) -> None:
-    answer = await client.chat.completions.create(**asked(tool_choice="required", max_tokens=4) | {"model": "echo"})
-    assert answer.choices[0].message.content
+async def test_an_engine_without_grammars_is_asked_only(
+    client: openai.AsyncOpenAI, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        answer = await client.chat.completions.create(**asked(tool_choice="required", max_tokens=4) | {"model": "echo"})
+        assert answer.choices[0].message.content
+    said = [one.getMessage() for one in caplog.records if "not enforced" in one.getMessage()]
+    assert len(said) == 1
+    assert "model echo" in said[0]
