@@ -94,6 +94,11 @@ def test_values_of_tags_and_of_hand_written_types() -> None:
     assert calls_of(read(FORMATS["minimax_m2"], text)) == [("find", {"text": "a\nb\n"})]
 
 
+def test_a_tag_that_says_string_where_the_schema_says_integer() -> None:
+    text = FORMATS["deepseek_v4"].calls([("find", {"text": "5", "count": 1})]).replace('"false"', '"true"')
+    assert calls_of(read(FORMATS["deepseek_v4"], text)) == [("find", {"text": "5", "count": 1})]
+
+
 def test_a_fence_of_code_between_the_markers() -> None:
     text = '<tool_call>\n```json\n{"name": "find", "arguments": {"count": 1}}\n```\n</tool_call>'
     assert calls_of(read(FORMATS["hermes"], text)) == [("find", {"count": 1})]

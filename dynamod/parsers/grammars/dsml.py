@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from ..reader import Malformed, decoded
-from ..typed import quoted
+from ..typed import kinds, member, quoted
 from ..writing import Parameter, Writing
 from .invoke import Minimax
 from .parameters import Parameters
@@ -43,7 +43,11 @@ class Dsml(Minimax):
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
         """One parameter, of the type that its tag says."""
         if self.text in tag:
-            parameters.add_json(name, quoted(value))
+            allowed = kinds(member(parameters.schema, name, parameters.schema), parameters.schema)
+            if allowed and "string" not in allowed:
+                parameters.add(name, value)  # the schema knows better than the tag
+            else:
+                parameters.add_json(name, quoted(value))
             return
         try:
             decoded(value)
