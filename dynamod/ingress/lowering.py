@@ -73,7 +73,7 @@ class Served(msgspec.Struct, frozen=True):
         from dynamod.structured.demand import CALLS, demand, parameters  # most requests ask for none
         from dynamod.structured.tags import TAGS, Rules
 
-        wanted = demand(request)
+        wanted = demand(request, self.written_calls(request))
         if wanted is None:
             return None
         for word in wanted[1].words:
@@ -100,6 +100,17 @@ class Served(msgspec.Struct, frozen=True):
         if not isinstance(request, ChatRequest) or not request.must_call:
             return False
         return self.takes_forms and self._has_pieces
+
+    def written_calls(self, request: Common) -> dict[str, Any] | None:
+        """Calls that have to come as the model itself writes them; None: there are none, or the format is not known.
+
+        Only a worker that reads all structural tags gets them.
+        """
+        if self.parsers is None or not isinstance(request, ChatRequest) or not self.forces_calls(request):
+            return None
+        if not {"structural_tag", LATER_TAGS} <= {*self.forms}:
+            return None
+        return self.parsers.written(request, self.model.tokenizer.special if self.model is not None else ())
 
     @property
     def forms(self) -> Collection[str]:

@@ -31,6 +31,7 @@ from dynamod.parsers import (
     make_parser,
     opening_of,
     thinking_of,
+    written_calls,
 )
 from dynamod.preprocess.conversation import kwargs_of
 from dynamod.preprocess.model import Model
@@ -74,6 +75,7 @@ class ModelParsers:
             self.tool_call = self.reasoning = None
         names = {"tool_call_parser": self.tool_call or NONE, "reasoning_parser": self.reasoning or NONE}
         self.card = msgspec.structs.replace(card, **names)
+        self._said = False
 
     @staticmethod
     def _named(name: str, found: str | None) -> str | None:
@@ -95,16 +97,41 @@ class ModelParsers:
 
         return make
 
-    def forced(self, request: ChatRequest) -> NewParser:
-        """As `of`, for an answer that is calls from its first token on, in the form of `structured.calls`."""
+    def written(self, request: ChatRequest, special: Sequence[str]) -> dict[str, Any] | None:
+        """The form of calls that have to come in the model's own format; None: it has none that says them.
+
+        `special`: the tokenizer's special tokens.
+        """
+        if self.tool_call is None:
+            return None
+        choice, tools = request.tool_choice, _specs(request.tools or ())
+        if isinstance(choice, dict):
+            tools = [one for one in tools if one.name == choice["function"]["name"]]
+        several = not isinstance(choice, dict) and request.parallel_tool_calls is not False
+        return written_calls(self.tool_call, tools, special, several=several)
+
+    def forced(self, request: ChatRequest, special: Sequence[str], *, written: bool) -> NewParser:
+        """As `of`, for an answer that is calls from its first token on.
+
+        `written`: in the model's own format, else in the form of `structured.calls`.
+        """
         tools = _specs(request.tools or ())
 
-        def make(_prompt: str, seed: str) -> OutputParser:
+        def make(prompt: str, seed: str) -> OutputParser:
+            if written:
+                return keeping_cut(make_parser(self.tool_call, None, tools, seed=seed, prompt=prompt, special=special))
             parser = keeping_cut(make_parser(PLAIN_CALLS, None, tools, seed=seed))
             parser.feed(OPENING)  # else what is cut off before the tool's name would be text
             return parser
 
         return make
+
+    def only_asked(self) -> None:
+        """Say once that calls that have to come are not enforced for this model."""
+        if not self._said:
+            self._said = True
+            why = "its engine has no grammars, so the model is only asked for a call"
+            log.warning("model %s: `tool_choice` is not enforced: %s", self.card.name, why)
 
     def before_form(self, request: ChatRequest, prompt: str, special: Sequence[str]) -> tuple[str, str]:
         """The markers of reasoning in front of a form (see `Thinking.before_form`); empty: there is none."""
@@ -164,7 +191,6 @@ class ParsedChoice:
         self.parser, self._most = parser, most
         self._open: tuple[CallStart, list[str]] | None = None
         self.calls = self.reasoning_tokens = 0
-        self.truncated = False
         self.waits = self._inside = parser.reasoning
         self._undecided = 0  # tokens of which the parser has said nothing yet: they may begin a marker
 
@@ -187,7 +213,6 @@ class ParsedChoice:
                 continue
             if isinstance(segment, Dropped):
                 self._open = None if segment.index is not None else self._open
-                self.truncated = self.truncated or segment.why == "truncated"
                 log.warning("a call of the tool %r is dropped: it is %s", segment.name, segment.why)
                 continue
             found += self.close()
@@ -302,7 +327,7 @@ class ParsedSink:
                 self._sink.chunk(index, {"choices": [{"delta": delta}]})
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
-        """With the calls that the end completes. A call that was cut off ends the choice with "length"."""
+        """With the calls that the end completes."""
         self._in_order(partial(self._finish, index, reason, completion_tokens, prompt_tokens))
 
     def _finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None) -> None:
@@ -319,8 +344,6 @@ class ParsedSink:
         self._pass(index, choice.close())
         if choice.parser.reasons:
             self._sink.counted(index, reasoning_tokens=choice.reasoning_tokens)
-        if reason == "stop" and choice.truncated:
-            reason = "length"
-        elif reason == "stop" and choice.calls:
+        if reason == "stop" and choice.calls:
             reason = "tool_calls"
         self._sink.finish(index, reason, completion_tokens, prompt_tokens)

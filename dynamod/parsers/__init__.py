@@ -2,7 +2,7 @@
 
 from .behind import BehindReasoning
 from .choose import AUTO, NONE, check_names, choose
-from .parser import TURN_CHARS, OutputParser, keeping_cut, make_parser, opening_of
+from .parser import TURN_CHARS, OutputParser, keeping_cut, make_parser, opening_of, written_calls
 from .segments import Arguments, Call, CallStart, Content, Dropped, Reasoning, Segment, ToolSpec, assemble
 from .thinking import thinking_of
 
@@ -27,4 +27,5 @@ __all__ = [
     "make_parser",
     "opening_of",
     "thinking_of",
+    "written_calls",
 ]

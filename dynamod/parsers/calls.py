@@ -25,6 +25,7 @@ class Calls:
 
     `pending`: a call has begun and is not complete. `open`: it was announced by a CallStart. `reason`: how the text has
     ended, once it has. `keeps_cut`: an answer of calls alone that its limit cuts off keeps what it has of a call.
+    `started`: the reader's position where the open call was announced. `another`: this region has had a complete call.
     """
 
     def __init__(self, reader: Reader, tools: Sequence[ToolSpec], seed: str, identify: Identify) -> None:
@@ -33,6 +34,8 @@ class Calls:
         self.pending = self.open = False
         self.reason = ""
         self.keeps_cut = False
+        self.started = 0
+        self.another = False
         self._name = ""
         self._count = 0
         self._ids: set[str] = set()
@@ -46,12 +49,15 @@ class Calls:
     def begin(self) -> None:
         """A call begins here: when the text ends inside of it, that is said."""
         self.pending = True
+        if self.another:
+            self.text_begins()
+            self.another = False
 
     def start(self, name: str, given: str = "") -> None:
         """The call's name is known. `given`: the id that the model wrote; used when no other call has it."""
         self.pending = self.open = True
         self._name = name
-        self._reader.log = None  # announced: it can be withdrawn, but not become content
+        self.started = self._reader.position
         number = self._count
         chosen = given if given and given not in self._ids else self._identify(self._seed, number)
         while chosen in self._ids:
@@ -59,6 +65,11 @@ class Calls:
             chosen = self._identify(self._seed, number)
         self._ids.add(chosen)
         self.out.append(CallStart(self._count, chosen, name))
+
+    def text_begins(self) -> None:
+        """What has been read of the region is no text, whatever follows."""
+        if self._reader.log is not None:
+            self._reader.log = []
 
     def arguments(self, text: str) -> None:
         """A piece of the open call's arguments."""
@@ -70,6 +81,7 @@ class Calls:
         self.pending = self.open = False
         self._count += 1
         self._reader.log = []
+        self.another = True
 
     def drop(self, why: str) -> None:
         """The pending call is none; with `keeps_cut` the first one ends here instead, or is text.

@@ -9,6 +9,7 @@ from .markers import Markers, markers
 from .reader import Ended, Malformed, Reader, Steps
 from .segments import Content, Reasoning, Segment, ToolSpec
 from .thinking import Thinking, suffix_of, thinking_of
+from .writing import Form, Unwritable, calls_form
 
 TURN_ENDS = (
     *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>", "<turn|>"),
@@ -35,8 +36,8 @@ class OutputParser:
     """
 
     __slots__ = (
-        *("_calls", "_grammar", "_kind", "_lead", "_near", "_over", "_plain", "_reader", "_steps", "_thinking"),
-        *("_undone", "_words"),
+        *("_calls", "_grammar", "_kind", "_lead", "_near", "_over", "_plain", "_reader"),
+        *("_special", "_steps", "_thinking", "_undone", "_words"),
         *("reasoning", "reasons"),
     )
 
@@ -63,6 +64,7 @@ class OutputParser:
         )
         self._lead = ""  # white space that is content if text follows it
         self._undone = 0  # characters that were read once more
+        self._special = frozenset(special)
         self._plain = 0  # the position up to which an opening marker begins no call
         self._over = False
         self._words = self._word_sets(special)
@@ -135,7 +137,7 @@ class OutputParser:
                 yield from self._white(first)
             first = False
             if fresh and not inside and grammar is not None and self._bare(grammar):
-                fresh = yield from self._region(grammar, "")
+                fresh = bool((yield from self._region(grammar, "")))
                 if fresh:
                     self._lead = ""
                     inside, late = grammar.kind is Reasoning, grammar.closings
@@ -147,9 +149,10 @@ class OutputParser:
             fresh = True
             if grammar is not None and marker in grammar.openings:
                 within = reader.position - len(marker) < self._plain
-                fresh = not within and (yield from self._region(grammar, marker))
-                late = grammar.closings if fresh else ()
-                inside = grammar.kind is Reasoning if fresh else inside
+                read = False if within else (yield from self._region(grammar, marker))
+                late = grammar.closings if read else ()
+                fresh = read is not False
+                inside = grammar.kind is Reasoning if read else inside and not fresh
             elif marker in thinking.openings:
                 inside = True
             elif marker in thinking.closings or marker in thinking.around:
@@ -202,30 +205,61 @@ class OutputParser:
                 self._near = words.near
             yield
 
-    def _region(self, grammar: Grammar, opening: str) -> Steps[bool]:
-        """Reads calls after an opening marker. False: there were none, and the text continues without the marker."""
+    def _region(self, grammar: Grammar, opening: str) -> Steps[bool | None]:
+        """Reads calls after an opening marker. False: there were none, and the text continues without the marker.
+
+        None: so it is, but one was broken, which ends reasoning.
+        """
         reader, calls = self._reader, self._calls
-        reader.log, self.reasoning = [], False
+        reader.log, calls.another, self.reasoning = [], False, False
         try:
             yield from grammar.read(opening)
         except Malformed:
             if calls.open:
-                calls.drop("malformed")
-            else:
-                calls.pending = False
-                self._undo()
-                return False
+                self._broken(*self._end_of_call(grammar, reader.logged()), "malformed")
+                return None
+            calls.pending = False
+            self._undo()
+            return False
         except Ended:
             if not opening and not calls.open and calls.pending:
                 calls.pending = False
                 reader.cut(len(reader.held))
                 self._undo()
                 return False
+            if calls.open and not (calls.keeps_cut and calls.reason == "length"):
+                at, marker = self._end_of_call(grammar, reader.logged() + reader.held)
+                # A text that is cut off may have markers in a string, unless they are special tokens.
+                own = calls.reason == "stop" and grammar.quoted
+                if own or (marker and marker in self._special):
+                    reader.cut(len(reader.held))
+                    self._broken(at, marker, "malformed" if marker else "truncated")
+                    return None
             if calls.pending:
                 calls.drop("truncated")
             reader.held = ""
         reader.log = None
         return True
+
+    def _end_of_call(self, grammar: Grammar, text: str) -> tuple[int, str]:
+        """Where the text of this region has the first end marker of the open call, and which; "": it has none."""
+        front = len(self._reader.logged()) - (self._reader.position - self._calls.started)
+        at, marker = markers(*grammar.call_ends()).find(text[front:], closed=True)
+        return front + at, marker
+
+    def _broken(self, at: int, marker: str, why: str) -> None:
+        """The open call is none: its text is content up to its end marker, and what follows that is read again.
+
+        Above a bound, calls are not looked for in what follows.
+        """
+        reader = self._reader
+        self._calls.drop(why)
+        end = reader.position
+        reader.undo()
+        self._plain = reader.position + at if marker else end
+        self._undone += end - self._plain
+        if self._undone > MOST_UNDONE_CHARS + 2 * end:
+            self._plain = end
 
     def _undo(self) -> None:
         """The text after an opening marker is unread again; above a bound, calls are not looked for in it."""
@@ -275,6 +309,21 @@ def opening_of(tool: str, special: Sequence[str]) -> tuple[str, bool]:
     grammar = grammar_class(tool).suffixed(suffix_of("", special))
     opening = grammar.openings[0] if grammar.openings and not grammar.channels else ""
     return opening, any(marker in special for marker in (*grammar.openings, *grammar.closings))
+
+
+def written_calls(tool: str, tools: Sequence[ToolSpec], special: Sequence[str], *, several: bool) -> Form | None:
+    """The form of an answer that is calls in this format, as the `format` of a structural tag.
+
+    `special`: the tokenizer's special tokens. `several`: more than one call may come. None: the format owns reasoning
+    too, or cannot say the arguments of one of the tools.
+    """
+    grammar = grammar_class(tool).suffixed(suffix_of("", special))
+    if grammar.writing is None:
+        return None
+    try:
+        return calls_form(grammar.writing, tools, several=several)
+    except Unwritable:
+        return None
 
 
 def keeping_cut(parser: OutputParser) -> OutputParser:

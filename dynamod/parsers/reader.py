@@ -95,9 +95,15 @@ class Reader:
         self.held = text + self.held
         self.position -= len(text)
 
+    def logged(self) -> str:
+        """What was logged."""
+        if self.log is not None and len(self.log) > 1:
+            self.log = ["".join(self.log)]
+        return self.log[0] if self.log else ""
+
     def undo(self) -> None:
         """What was logged is unread again."""
-        read = "".join(self.log or ())
+        read = self.logged()
         self.position -= len(read)
         self.log = None
         self.held = read + self.held

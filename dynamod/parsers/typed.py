@@ -15,6 +15,17 @@ MOST_PYTHON_MARKS = 10_000
 
 _MARKS = ",:'\"([{+-"
 _ONE_STRING = re.compile(r"""'(?:[^'\\\n]++|\\.)*+'|"(?:[^"\\\n]++|\\.)*+\"""", re.DOTALL)
+_OTHER_NAMES = {
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "str": "string",
+    "dict": "object",
+    "list": "array",
+}
+"""Types of programming languages that hand-written tools have instead of JSON's."""
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
@@ -54,7 +65,7 @@ def kinds(schema: object, root: Mapping[str, Any]) -> set[str]:
         more = [one for word in ("anyOf", "oneOf") for one in option.get(word) or ()]
         if not named and not more and isinstance(option.get("enum"), list):
             named = {"string"} if all(isinstance(value, str) for value in option["enum"]) else set()
-        found |= named
+        found |= {_OTHER_NAMES.get(name, name) for name in named}
         options += more
     return found
 

@@ -15,6 +15,7 @@ from dynamod.message.worker import LATER_TAGS, Grammar
 
 from .calls import ANY_OBJECT, calls_schema
 from .lark import TagError
+from .lengths import bound
 from .tags import TAGS, Rules
 
 MAX_BYTES = 64 * 1024
@@ -27,13 +28,14 @@ JSON_OBJECT = Grammar("json", '{"type":"object"}')
 _HARMLESS = (None, False)
 
 
-def demand(request: Common) -> tuple[str, Grammar] | None:
+def demand(request: Common, calls: dict[str, Any] | None = None) -> tuple[str, Grammar] | None:
     """The field and what it asks for; None: any text will do. Raises BadRequest.
 
-    Calls that have to come replace another form, which is for the answer after them.
+    Calls that have to come replace another form, which is for the answer after them. `calls`: such calls in the model's
+    own format, as the `format` of a structural tag; None: they are JSON.
     """
     if isinstance(request, ChatRequest) and request.must_call:
-        return CALLS, _calls(request)
+        return CALLS, _calls(request, calls)
     found = list(_demands(request))
     if not found:
         return None
@@ -55,13 +57,36 @@ def parameters(request: ChatRequest) -> Iterator[tuple[str, Grammar]]:
         yield field, _schema(field, ANY_OBJECT if schema is None else schema)
 
 
-def _calls(request: ChatRequest) -> Grammar:
+def _calls(request: ChatRequest, form: dict[str, Any] | None) -> Grammar:
     """Raises BadRequest for tools that are too large, or too deep."""
     for field, grammar in parameters(request):
         _check_size(field, grammar)
+    if form is not None and (written := _written(form)) is not None:
+        _check_size("tools", written)
+        return written
     grammar = Grammar("json", msgspec.json.encode(calls_schema(request)).decode())
     _check_size("tools", grammar)
     return grammar
+
+
+def _written(form: dict[str, Any]) -> Grammar | None:
+    """Calls in the model's own format; None where that cannot be a form."""
+    tag = msgspec.json.decode(msgspec.json.encode({"type": TAGS, "format": form}))
+    _bound(tag)
+    try:
+        later = Rules(tag).later
+    except TagError:
+        return None
+    return Grammar(TAGS, msgspec.json.encode(tag).decode(), needs=(LATER_TAGS,) if later else ())
+
+
+def _bound(form: Any) -> None:
+    """Bounds the numbers of all schemas of a format, in place."""
+    for part in form if isinstance(form, list) else form.values():
+        if isinstance(part, dict) and part.get("type") == "json_schema":
+            bound(part["json_schema"], steps=True)
+        elif isinstance(part, (dict, list)):
+            _bound(part)
 
 
 def _check_size(field: str, grammar: Grammar) -> None:

@@ -9,6 +9,7 @@ from dynamod.message.worker import Grammar
 
 from .closed import close
 from .lark import WHITESPACE
+from .lengths import bound
 from .tags import TAGS, Rules
 
 LIMITS = LLParserLimits(verbose_errors=False)
@@ -64,6 +65,7 @@ def _form(grammar: Grammar, fixed_spaces: bool) -> str:
     if grammar.kind == "json":
         schema = json.loads(grammar.text)
         close(schema)
+        bound(schema)
         if fixed_spaces:
             return LLMatcher.grammar_from_json_schema(
                 json.dumps(schema),

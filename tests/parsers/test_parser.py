@@ -272,6 +272,9 @@ def test_special_tokens_are_dropped_and_arguments_stream() -> None:
         ("5", {"$ref": "#/$defs/text"}, "5"),
         ("1", {"enum": ["1", "2"]}, "1"),
         ("1e", {"$ref": "#/none"}, "1e"),
+        ("3.14", {"type": "float"}, 3.14),
+        ("5", {"type": "str"}, "5"),
+        ("5", {"type": "int"}, 5),
     ],
 )
 def test_values_have_the_schemas_type(text, schema, made) -> None:

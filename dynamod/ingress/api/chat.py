@@ -109,11 +109,14 @@ class ChatCompletions(Generation[ChatRequest]):
         """As the model's card or its template say."""
         if served.parsers is None:
             return None
+        if request.must_call and not served.card.capabilities.grammars:
+            served.parsers.only_asked()
         if served.model is None and not served.takes_forms:
             return served.parsers.of(request, ())
         tools_of(request)  # a prompt that is given has not shown them to the template
         if served.forces_calls(request):
-            return served.parsers.forced(request)
+            written = served.written_calls(request) is not None
+            return served.parsers.forced(request, _special(served), written=written)
         return served.parsers.of(request, _special(served)) if not request.constraint else None
 
     def beside_form(

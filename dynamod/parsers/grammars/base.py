@@ -6,6 +6,7 @@ from typing import ClassVar
 from ..calls import Calls, Identify, long_id
 from ..reader import Reader, Steps
 from ..segments import Content, Reasoning
+from ..writing import Writing
 
 
 class Grammar(ABC):
@@ -13,19 +14,25 @@ class Grammar(ABC):
 
     `openings`: markers in front of calls. `closings`: markers after them, which are never content. `weak`: openings
     that are words, so that reasoning may have them. `bare`: characters with which a call begins where no marker is in
-    front of it. `identify`: how ids are made. `channels`: the grammar owns reasoning too, and `kind` is that of the
-    text after what was read last. `within`: closings that do not end its reasoning. `prompts`: what a prompt may end
-    with that a text continues from. `suffixes`: checkpoints put a suffix into the tags.
+    front of it. `quoted`: arguments have their strings in quotes, so that one quote too many hides what follows it.
+    `ends`: markers in front of which such a call is broken; none: all markers. `identify`: how ids are made.
+    `channels`: the grammar owns reasoning too, and `kind` is that of the text after what was read last. `within`:
+    closings that do not end its reasoning. `prompts`: what a prompt may end with that a text continues from.
+    `suffixes`: checkpoints put a suffix into the tags. `writing`: how calls are written; None: the format owns all of
+    an answer.
     """
 
     openings: ClassVar[tuple[str, ...]] = ()
     closings: ClassVar[tuple[str, ...]] = ()
     weak: ClassVar[bool] = False
     bare: ClassVar[str] = ""
+    quoted: ClassVar[bool] = False
+    ends: ClassVar[tuple[str, ...]] = ()
     channels: ClassVar[bool] = False
     within: ClassVar[tuple[str, ...]] = ()
     prompts: ClassVar[tuple[str, ...]] = ()
     suffixes: ClassVar[bool] = False
+    writing: ClassVar[Writing | None] = None
     identify: ClassVar[Identify] = staticmethod(long_id)
 
     def __init__(self, reader: Reader, calls: Calls) -> None:
@@ -36,6 +43,11 @@ class Grammar(ABC):
     def suffixed(cls, suffix: str) -> "type[Grammar]":
         """The grammar with this suffix in its tags, where checkpoints put one there."""
         return cls
+
+    @classmethod
+    def call_ends(cls) -> tuple[str, ...]:
+        """Markers that end a call whose quotes are wrong."""
+        return (cls.ends or (*cls.closings, *cls.openings)) if cls.quoted else ()
 
     @abstractmethod
     def read(self, opening: str) -> Steps[None]:

@@ -7,7 +7,7 @@ from ..reader import Malformed, Reader, Steps
 from ..segments import Content, Reasoning
 from .harmony import Harmony
 from .invoke import Minimax, attribute
-from .parameters import Parameters
+from .parameters import Parameters, trimmed
 
 
 class _Rfl(Minimax):
@@ -17,6 +17,10 @@ class _Rfl(Minimax):
     call_end = "<|call|>"
     outer = ("<|end|>", "<|return|>")
     value_stops = ("<rfl:parameter", "<|call|>", "<|end|>", "<|return|>")
+
+    def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
+        """One parameter, on lines of its own."""
+        parameters.add(name, trimmed(value))
 
 
 class Beam(Harmony):
@@ -35,6 +39,7 @@ class Beam(Harmony):
         """What comes after a header, when it is a call, or what kind of text it is."""
         if recipient:
             self.calls.begin()
+            self.calls.text_begins()
             yield from self._parameters.parameters(Parameters(self.calls, recipient))
         elif "analysis" in header:
             self.kind = Reasoning

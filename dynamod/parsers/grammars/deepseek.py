@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from ..reader import Steps
+from ..writing import Writing
 from .base import Grammar
 from .json_calls import arguments
 
@@ -15,6 +16,8 @@ _LAST = "<｜tool▁calls▁end｜>"
 class DeepseekV31(Grammar):
     """`<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜><｜tool▁calls▁end｜>`."""
 
+    writing = Writing(f"{_CALL}{{name}}{_SEPARATOR}", _END, None, "<｜tool▁calls▁begin｜>", _LAST)
+    quoted = True
     openings = ("<｜tool▁calls▁begin｜>", _CALL)
     closings = (_END, _LAST, _SEPARATOR)
     prefixed: ClassVar[bool] = False
@@ -49,4 +52,7 @@ class DeepseekV31(Grammar):
 class DeepseekV3(DeepseekV31):
     """`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, then the arguments in a fence of JSON code."""
 
+    writing = Writing(
+        f"{_CALL}function{_SEPARATOR}{{name}}\n```json\n", f"\n```{_END}", None, "<｜tool▁calls▁begin｜>", _LAST, "\n"
+    )
     prefixed = True

@@ -3,9 +3,24 @@
 from typing import ClassVar
 
 from ..reader import Malformed, decoded
-from ..typed import quoted
+from ..typed import kinds, member, quoted
+from ..writing import Parameter, Writing
 from .invoke import Minimax
 from .parameters import Parameters
+
+
+def _written(mark: str, calls: str) -> Writing:
+    return Writing(
+        f'<{mark}invoke name="{{name}}">\n',
+        f"</{mark}invoke>\n",
+        Parameter(
+            f'<{mark}parameter name="{{key}}" string="false">',
+            f"</{mark}parameter>\n",
+            f'<{mark}parameter name="{{key}}" string="true">',
+        ),
+        f"<{mark}{calls}>\n",
+        f"</{mark}{calls}>",
+    )
 
 
 class Dsml(Minimax):
@@ -14,6 +29,7 @@ class Dsml(Minimax):
     `string="true"`: the value is a string as it stands; "false": it is JSON.
     """
 
+    writing = _written("｜DSML｜", "function_calls")
     openings: ClassVar[tuple[str, ...]] = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "<｜DSML｜invoke")
     closings: ClassVar[tuple[str, ...]] = (
         *("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
@@ -27,7 +43,11 @@ class Dsml(Minimax):
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
         """One parameter, of the type that its tag says."""
         if self.text in tag:
-            parameters.add_json(name, quoted(value))
+            allowed = kinds(member(parameters.schema, name, parameters.schema), parameters.schema)
+            if allowed and "string" not in allowed:
+                parameters.add(name, value)  # the schema knows better than the tag
+            else:
+                parameters.add_json(name, quoted(value))
             return
         try:
             decoded(value)
@@ -40,6 +60,7 @@ class Dsml(Minimax):
 class DsmlSpaced(Dsml):
     """The same with a space in front of each tag's name, and `calls` around several."""
 
+    writing = _written("｜DSML｜ ", "calls")
     openings = ("<｜DSML｜ calls>", "<｜DSML｜ invoke")
     closings = ("</｜DSML｜ calls>", "</｜DSML｜ invoke>", "</｜DSML｜ parameter>", "<｜DSML｜ parameter")
     call, parameter = "<｜DSML｜ invoke", "<｜DSML｜ parameter"
@@ -49,6 +70,7 @@ class DsmlSpaced(Dsml):
 class Gcml(Dsml):
     """The same with another mark: `<｜GCML｜tool_calls><｜GCML｜invoke name="f">...`."""
 
+    writing = _written("｜GCML｜", "tool_calls")
     openings = ("<｜GCML｜tool_calls>", "<｜GCML｜invoke")
     closings = (
         *("</｜GCML｜tool_calls>", "</｜GCML｜invoke>", "</｜GCML｜parameter>", "<｜GCML｜parameter"),
@@ -64,6 +86,17 @@ class KimiK3(Dsml):
     The answer is a channel too (`response`): its markers are no content.
     """
 
+    writing = Writing(
+        '<|open|>call tool="{name}" index="1"<|sep|>',
+        "<|close|>call<|sep|>",
+        Parameter(
+            '<|open|>argument key="{key}" type="object"<|sep|>',
+            "<|close|>argument<|sep|>",
+            '<|open|>argument key="{key}" type="string"<|sep|>',
+        ),
+        "<|open|>tools<|sep|>",
+        "<|close|>tools<|sep|>",
+    )
     openings = ("<|open|>tools<|sep|>",)
     closings = (
         *("<|close|>tools<|sep|>", "<|close|>call<|sep|>", "<|close|>argument<|sep|>", "<|close|>message<|sep|>"),

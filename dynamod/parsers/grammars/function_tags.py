@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from ..reader import Ended, Steps
+from ..writing import Parameter, Writing
 from .base import Grammar
 from .json_calls import arguments
 from .parameters import Parameters, trimmed
@@ -14,6 +15,12 @@ class Qwen3Coder(Grammar):
     Instead of parameters a JSON object may stand: `<function=f>{...}</function>`.
     """
 
+    writing = Writing(
+        "<tool_call>\n<function={name}>\n",
+        "</function>\n</tool_call>",
+        Parameter("<parameter={key}>\n", "\n</parameter>\n"),
+        between="\n",
+    )
     openings: ClassVar[tuple[str, ...]] = ("<tool_call>", "<function=")
     closings: ClassVar[tuple[str, ...]] = ("</tool_call>", "</function>", "</parameter>", "<parameter=")
     lines: ClassVar[bool] = True
@@ -61,11 +68,19 @@ class Qwen3Coder(Grammar):
 class Mimo(Qwen3Coder):
     """The same with values as they stand between their tags."""
 
+    writing = Qwen3Coder.writing._replace(parameter=Parameter("<parameter={key}>", "</parameter>\n"))
     lines = False
 
 
 class SeedOss(Qwen3Coder):
     """The same within `<seed:tool_call>`."""
 
+    writing = Writing(
+        "<function={name}>\n",
+        "</function>\n",
+        Qwen3Coder.writing.parameter,
+        "<seed:tool_call>\n",
+        "</seed:tool_call>",
+    )
     openings = ("<seed:tool_call>", "<function=")
     closings = ("</seed:tool_call>", "</function>", "</parameter>", "<parameter=")

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from ..reader import LONGEST_NAME, Malformed, Reader, Steps, decoded
 from ..typed import quoted
+from ..writing import Parameter, Writing
 from .base import Grammar
 from .parameters import Parameters
 
@@ -15,6 +16,10 @@ DEEPEST = 100
 class Gemma(Grammar):
     """`<|tool_call>call:f{p:<|"|>text<|"|>,n:5,l:[1,2]}<tool_call|>`."""
 
+    writing = Writing(
+        "<|tool_call>call:{name}{", "}<tool_call|>", Parameter("{key}:", "", '{key}:<|"|>', '<|"|>', between=",")
+    )
+    quoted = True
     openings: ClassVar[tuple[str, ...]] = ("<|tool_call>",)
     closings: ClassVar[tuple[str, ...]] = ("<tool_call|>", '<|"|>')
     quote: ClassVar[str] = '<|"|>'
@@ -40,6 +45,11 @@ class Gemma(Grammar):
 class FunctionGemma(Gemma):
     """`<start_function_call>call:f{p:<escape>text<escape>,n:5}<end_function_call>`."""
 
+    writing = Writing(
+        "<start_function_call>call:{name}{",
+        "}<end_function_call>",
+        Parameter("{key}:", "", "{key}:<escape>", "<escape>", between=","),
+    )
     openings = ("<start_function_call>",)
     closings = ("<end_function_call>", "<escape>")
     quote = "<escape>"

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from ..reader import Ended, Steps
 from ..typed import kinds, member, typed_as
+from ..writing import Parameter, Writing
 from .base import Grammar
 from .json_calls import json_calls
 from .parameters import Parameters
@@ -18,6 +19,12 @@ class Glm(Grammar):
     begins. `kind_begin`, `kind_end`: around the value's type, which may stand between the two; empty: none does.
     """
 
+    writing = Writing(
+        "<tool_call>{name}\n",
+        "</tool_call>",
+        Parameter("<arg_key>{key}</arg_key>\n<arg_value>", "</arg_value>\n"),
+        between="\n",
+    )
     openings: ClassVar[tuple[str, ...]] = ("<tool_call>",)
     closings: ClassVar[tuple[str, ...]] = ("</tool_call>", "</arg_key>", "</arg_value>", "<arg_key>", "<arg_value>")
     call: ClassVar[str] = "<tool_call>"
@@ -75,6 +82,7 @@ class Glm(Grammar):
 class Iquest(Glm):
     """The same between `<iquest_tool_call>` and `</iquest_tool_call>`."""
 
+    writing = Glm.writing._replace(begin="<iquest_tool_call>{name}\n", end="</iquest_tool_call>")
     openings = ("<iquest_tool_call>",)
     closings = ("</iquest_tool_call>", *Glm.closings[1:])
     call, call_end = "<iquest_tool_call>", "</iquest_tool_call>"
@@ -86,6 +94,9 @@ class Hunyuan(Glm):
     Version 4 has no separator. Checkpoints may have a suffix in all tags: `<tool_calls:opensource>`.
     """
 
+    writing = Writing(
+        "<tool_call>{name}<tool_sep>\n", "</tool_call>\n", Glm.writing.parameter, "<tool_calls>\n", "</tool_calls>"
+    )
     openings = ("<tool_calls>", "<tool_call>")
     closings = ("</tool_calls>", "<tool_sep>", *Glm.closings)
     separator = "<tool_sep>"
@@ -114,6 +125,13 @@ class K2Horizon(Glm):
     The type may stand between key and value (`<ifm|arg_type>integer</ifm|arg_type>`), and a call may be a JSON object.
     """
 
+    writing = Writing(
+        "<ifm|tool_call>{name}\n",
+        "</ifm|tool_call>\n",
+        Parameter("<ifm|arg_key>{key}</ifm|arg_key>\n<ifm|arg_value>", "</ifm|arg_value>\n"),
+        "<ifm|tool_calls>\n",
+        "</ifm|tool_calls>",
+    )
     openings = ("<ifm|tool_calls>", "<ifm|tool_call>")
     closings = (
         *("</ifm|tool_calls>", "</ifm|tool_call>", "<ifm|arg_key>", "</ifm|arg_key>"),
@@ -135,6 +153,12 @@ class K2Horizon(Glm):
 class Solar(Glm):
     """`<|tool_call:start|>f`, `<|tool_arg:start|>p<|tool_arg:value|>value<|tool_arg:end|>`, `<|tool_call:end|>`."""
 
+    writing = Writing(
+        "<|tool_call:start|>{name}\n",
+        "<|tool_call:end|>",
+        Parameter("<|tool_arg:start|>{key}<|tool_arg:value|>", "<|tool_arg:end|>\n"),
+        between="\n",
+    )
     openings = ("<|tool_call:start|>",)
     closings = ("<|tool_call:end|>", "<|tool_arg:start|>", "<|tool_arg:value|>", "<|tool_arg:end|>")
     call, call_end = "<|tool_call:start|>", "<|tool_call:end|>"

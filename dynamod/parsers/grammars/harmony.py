@@ -22,6 +22,7 @@ class Harmony(Grammar):
     any recipient but `functions` (the model's own browser or interpreter) is reasoning.
     """
 
+    quoted = True
     openings: ClassVar[tuple[str, ...]] = (_START, _CHANNEL)
     closings: ClassVar[tuple[str, ...]] = (_MESSAGE, "<|constrain|>", *_ENDS)
     bare = "t"
@@ -59,6 +60,7 @@ class Harmony(Grammar):
             name = recipient.removeprefix("functions.")
             if not name:
                 raise Malformed
+            self.calls.text_begins()
             self.calls.start(name)
             yield from arguments(self.reader, self.calls)
         elif "analysis" in header or recipient:

@@ -22,6 +22,8 @@ class Inkling(Grammar):
     is no text.
     """
 
+    quoted = True
+    ends = _ENDS
     openings = (_MODEL, *_KINDS)
     closings = _ENDS
     channels = True
@@ -34,6 +36,7 @@ class Inkling(Grammar):
         self.kind = Reasoning if opening == _THINKING else Content
         if opening == _CALL:
             self.calls.begin()
+            self.calls.text_begins()
             yield from json_call(self.reader, self.calls)
 
     def _header(self) -> Steps[str]:

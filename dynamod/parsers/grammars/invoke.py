@@ -6,9 +6,10 @@ from typing import ClassVar
 from xml.sax.saxutils import unescape
 
 from ..reader import Ended, Malformed, Steps
+from ..writing import Parameter, Writing
 from .base import Grammar
 from .json_calls import json_calls
-from .parameters import Parameters, trimmed
+from .parameters import Parameters
 
 _NAME = re.compile(r"""\b(?:name|tool|key)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 _ENTITIES = {"&quot;": '"', "&apos;": "'"}
@@ -24,6 +25,13 @@ class Minimax(Grammar):
     is missing; empty: all closings do. `value_stops`: markers that end a value whose closing tag is missing.
     """
 
+    writing = Writing(
+        '<invoke name="{name}">\n',
+        "</invoke>\n",
+        Parameter('<parameter name="{key}">', "</parameter>\n"),
+        "<minimax:tool_call>\n",
+        "</minimax:tool_call>",
+    )
     openings: ClassVar[tuple[str, ...]] = ("<minimax:tool_call>", "<invoke")
     closings: ClassVar[tuple[str, ...]] = ("</minimax:tool_call>", "</invoke>", "</parameter>", "<parameter")
     call: ClassVar[str] = "<invoke"
@@ -80,12 +88,13 @@ class Minimax(Grammar):
 
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
         """One parameter. `tag`: its attributes."""
-        parameters.add(name, trimmed(value))
+        parameters.add(name, value)
 
 
 class Dots(Minimax):
     """The tags of MiniMax M2, or a JSON object, between `<dots_function_call>` and `</dots_function_call>`."""
 
+    writing = Minimax.writing._replace(front="<dots_function_call>\n", back="</dots_function_call>")
     openings = ("<dots_function_call>", "<invoke")
     closings = ("</dots_function_call>", *Minimax.closings[1:])
 
@@ -102,6 +111,12 @@ class Dots(Minimax):
 class MiniCpm(Minimax):
     """`<function name="f"><param name="p">value</param></function>`: values are XML text or CDATA."""
 
+    writing = Writing(
+        '<function name="{name}">\n',
+        "</function>",
+        Parameter('<param name="{key}">', "</param>\n", '<param name="{key}"><![CDATA[', "]]></param>\n"),
+        between="\n",
+    )
     openings = ("<function ",)
     closings = ("</function>", "</param>", "<param ")
     call, parameter = "<function ", "<param "
@@ -130,6 +145,14 @@ class MiniCpm(Minimax):
 class Step3(Minimax):
     """`<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="f">...`."""
 
+    writing = Writing(
+        '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{name}">\n',
+        "</steptml:invoke><｜tool_call_end｜>",
+        Parameter('<steptml:parameter name="{key}">', "</steptml:parameter>\n"),
+        "<｜tool_calls_begin｜>",
+        "<｜tool_calls_end｜>",
+        "\n",
+    )
     openings = ("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>", "<steptml:invoke")
     closings = (
         *("<｜tool_calls_end｜>", "<｜tool_call_end｜>", "<｜tool_sep｜>"),

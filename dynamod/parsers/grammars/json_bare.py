@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from ..reader import Steps
+from ..writing import written_json
 from .base import Grammar
 from .json_calls import json_calls
 
@@ -13,6 +14,8 @@ class Llama3(Grammar):
     Without the marker only objects with a tool's name are calls: any other JSON is an answer.
     """
 
+    writing = written_json(between="; ", key="parameters")
+    quoted = True
     openings: ClassVar[tuple[str, ...]] = ("<|python_tag|>",)
     bare = "{["
 
@@ -24,6 +27,7 @@ class Llama3(Grammar):
 class Default(Llama3):
     """Dynamo's parser for models of no known family: bare JSON, or after the markers of several."""
 
+    writing = written_json("<TOOLCALL>[", "]</TOOLCALL>", ", ")
     openings = ("<TOOLCALL>", "<|python_tag|>", "<tool_call>")
     closings = ("</TOOLCALL>", "</tool_call>")
 
@@ -31,6 +35,7 @@ class Default(Llama3):
 class Phi4(Llama3):
     """`functools[{...}, {...}]`, or bare JSON."""
 
+    writing = written_json("functools[", "]", ", ")
     openings = ("functools[",)
     weak = True
 
@@ -44,6 +49,7 @@ class Phi4(Llama3):
 class Xlam(Llama3):
     """`[{"name": ..., "arguments": {...}}, ...]`, bare, in a block of code, or after a marker of other formats."""
 
+    writing = written_json("[", "]", ", ")
     openings = ("[TOOL_CALLS]", "<tool_call>")
     closings = ("</tool_call>",)
     bare = "{[`"

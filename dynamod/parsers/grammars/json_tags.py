@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from ..reader import Steps
+from ..writing import Writing, written_json
 from .base import Grammar
 from .json_calls import json_calls, keyed_calls
 
@@ -10,23 +11,31 @@ from .json_calls import json_calls, keyed_calls
 class Hermes(Grammar):
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, once per call."""
 
+    writing = written_json("<tool_call>\n", "\n</tool_call>", "\n")
+    quoted = True
     openings: ClassVar[tuple[str, ...]] = ("<tool_call>",)
     closings: ClassVar[tuple[str, ...]] = ("</tool_call>",)
 
     def read(self, opening: str) -> Steps[None]:
-        """The calls of one pair of markers."""
+        """The calls of one pair of markers, which may have a fence of code in between."""
+        yield from self.reader.peek()
+        fence = yield from self.reader.accept("```json", "```")
         yield from json_calls(self.reader, self.calls)
+        if fence:
+            yield from self.reader.accept("```")
 
 
 class Granite(Hermes):
     """`<|tool_call|>[{...}]`, or the same tags as Hermes."""
 
+    writing = written_json("<|tool_call|>[", "]", ", ")
     openings = ("<|tool_call|>", "<tool_call>")
 
 
 class Jamba(Hermes):
     """`<tool_calls>[{...}, {...}]</tool_calls>`."""
 
+    writing = written_json("<tool_calls>[", "]</tool_calls>", ", ")
     openings = ("<tool_calls>",)
     closings = ("</tool_calls>",)
 
@@ -34,6 +43,7 @@ class Jamba(Hermes):
 class NemotronDeci(Hermes):
     """`<TOOLCALL>[{...}, {...}]</TOOLCALL>`."""
 
+    writing = written_json("<TOOLCALL>[", "]</TOOLCALL>", ", ")
     openings = ("<TOOLCALL>",)
     closings = ("</TOOLCALL>",)
 
@@ -41,6 +51,7 @@ class NemotronDeci(Hermes):
 class Longcat(Hermes):
     """`<longcat_tool_call>{...}</longcat_tool_call>`."""
 
+    writing = written_json("<longcat_tool_call>\n", "\n</longcat_tool_call>", "\n")
     openings = ("<longcat_tool_call>",)
     closings = ("</longcat_tool_call>",)
 
@@ -48,6 +59,7 @@ class Longcat(Hermes):
 class Granite20b(Hermes):
     """`<function_call>{"name": ..., "arguments": {...}}`, once per call, without a closing marker."""
 
+    writing = written_json("<function_call> ")
     openings = ("<function_call>",)
     closings = ("</function_call>",)
 
@@ -55,6 +67,7 @@ class Granite20b(Hermes):
 class Internlm(Hermes):
     """`<|action_start|><|plugin|>{"name": ..., "parameters": {...}}<|action_end|>`."""
 
+    writing = written_json("<|action_start|><|plugin|>\n", "<|action_end|>\n", key="parameters")
     openings = ("<|action_start|>",)
     closings = ("<|action_end|>", "<|plugin|>")
 
@@ -67,6 +80,7 @@ class Internlm(Hermes):
 class Gigachat(Hermes):
     """`<|function_call|>{...}`, or a turn of its own: `<|message_sep|>function call<|role_sep|>{...}`."""
 
+    writing = written_json("<|function_call|>")
     openings = ("<|function_call|>", "function call<|role_sep|>")
     closings = ("<|message_sep|>", "<|role_sep|>")
 
@@ -77,6 +91,7 @@ class Cohere(Hermes):
     The answer has markers too: they are no content.
     """
 
+    writing = written_json("<|START_ACTION|>[\n    ", "\n]<|END_ACTION|>", ",\n    ", "parameters", "tool_name")
     openings = ("<|START_ACTION|>",)
     closings = ("<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
 
@@ -84,6 +99,7 @@ class Cohere(Hermes):
 class Apertus(Hermes):
     """`<|tools_prefix|>[{"name": {...}}, ...]<|tools_suffix|>`: the only key of an object is the tool's name."""
 
+    writing = Writing('{"{name}": ', "}", None, "<|tools_prefix|>[", "]<|tools_suffix|>", ", ")
     openings = ("<|tools_prefix|>",)
     closings = ("<|tools_suffix|>",)
 

@@ -1,6 +1,7 @@
 """Kimi K2: a section of calls, each with an id that has the function's name in it."""
 
 from ..reader import Malformed, Steps
+from ..writing import Writing
 from .base import Grammar
 from .json_calls import arguments
 
@@ -12,6 +13,14 @@ _END = "<|tool_call_end|>"
 class Kimi(Grammar):
     """`<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}<|tool_call_end|>`."""
 
+    writing = Writing(
+        f"{_CALL}functions.{{name}}:0{_ARGUMENTS}",
+        _END,
+        None,
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+    )
+    quoted = True
     openings = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", _CALL)
     closings = ("<|tool_calls_section_end|>", "<|tool_call_section_end|>", _END, _ARGUMENTS)
 

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from ..calls import Identify, short_id
 from ..reader import Steps
+from ..writing import written_json
 from .base import Grammar
 from .json_calls import arguments, json_calls
 
@@ -11,6 +12,8 @@ from .json_calls import arguments, json_calls
 class Mistral(Grammar):
     """`[TOOL_CALLS][{...}]`, `[TOOL_CALLS]name[ARGS]{...}`, `[TOOL_CALLS]name{...}`, perhaps with `[CALL_ID]id`."""
 
+    writing = written_json("[TOOL_CALLS][", "]", ", ")
+    quoted = True
     openings = ("[TOOL_CALLS]",)
     closings = ("[ARGS]", "[CALL_ID]", "</s>")
     identify: ClassVar[Identify] = staticmethod(short_id)

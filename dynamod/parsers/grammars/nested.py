@@ -5,6 +5,7 @@ from typing import Any
 
 from ..reader import LONGEST_NAME, Ended, Malformed, Steps
 from ..typed import kinds, member, quoted, typed_as
+from ..writing import Parameter, Writing
 from .invoke import Minimax
 from .parameters import Parameters, trimmed
 
@@ -18,6 +19,13 @@ class MinimaxM3(Minimax):
     A value with tags inside is an object, or a list where the schema asks for one or a tag comes twice.
     """
 
+    writing = Writing(
+        f'{_MARK}<invoke name="{{name}}">',
+        f"{_MARK}</invoke>\n",
+        Parameter(f"{_MARK}<{{key}}>", f"{_MARK}</{{key}}>"),
+        f"{_MARK}<tool_call>\n",
+        f"{_MARK}</tool_call>",
+    )
     call = f"{_MARK}<invoke"
     openings = (f"{_MARK}<tool_call>", call)
     closings = (f"{_MARK}</tool_call>", f"{_MARK}</invoke>", _MARK)

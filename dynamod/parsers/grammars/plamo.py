@@ -1,6 +1,7 @@
 """PLaMo 3: tokens around a section, a request, a name and JSON arguments."""
 
 from ..reader import Steps
+from ..writing import Writing
 from .base import Grammar
 from .json_calls import arguments
 
@@ -14,6 +15,15 @@ _CONSTRAIN, _MESSAGE = "<|plamo:constrain|>", "<|plamo:msg|>"
 class Plamo(Grammar):
     """Tokens of `tool_requests`, `tool_request`, `tool_name` and `tool_arguments`, each with a begin and an end."""
 
+    writing = Writing(
+        f"{_CALL}{_NAME}{{name}}{_NAME_END}{_ARGUMENTS}{_CONSTRAIN}json{_MESSAGE}",
+        f"{_ARGUMENTS_END}{_CALL_END}",
+        None,
+        _CALLS,
+        _CALLS_END,
+    )
+    quoted = True
+    ends = (_CALL_END, _CALLS_END, _ARGUMENTS_END, _CALL, _CALLS)
     openings = (_CALLS, _CALL)
     closings = (
         *(_CALLS_END, _CALL_END, _NAME, _NAME_END, _ARGUMENTS, _ARGUMENTS_END),

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from ..reader import Malformed, Steps, escaped
 from ..typed import literal
+from ..writing import Parameter, Writing
 from .base import Grammar
 from .parameters import Parameters
 
@@ -16,6 +17,8 @@ _PAIR = {")": "(", "]": "[", "}": "{"}
 class Pythonic(Grammar):
     """A list of calls with keywords. Without a marker only a tool's name makes it one."""
 
+    writing = Writing("{name}(", ")", Parameter("{key}=", "", quoted=True, between=", "), "[", "]", ", ")
+    quoted = True
     bare = "["
     whole: ClassVar[bool] = True
     """A list: brackets are around the calls."""
@@ -108,6 +111,7 @@ _PYTHON = {"None": "null", "True": "true", "False": "false"}
 class Llama4(Pythonic):
     """The list between `<|python_start|>` and `<|python_end|>`, or without."""
 
+    writing = Pythonic.writing._replace(front="<|python_start|>[", back="]<|python_end|>")
     openings = ("<|python_start|>",)
     closings = ("<|python_end|>",)
 
@@ -115,6 +119,7 @@ class Llama4(Pythonic):
 class Lfm2(Pythonic):
     """The list between `<|tool_call_start|>` and `<|tool_call_end|>`."""
 
+    writing = Pythonic.writing._replace(front="<|tool_call_start|>[", back="]<|tool_call_end|>")
     openings = ("<|tool_call_start|>",)
     closings = ("<|tool_call_end|>",)
     bare = ""
@@ -123,6 +128,7 @@ class Lfm2(Pythonic):
 class Olmo3(Pythonic):
     """Calls, one a line, between `<function_calls>` and `</function_calls>`."""
 
+    writing = Pythonic.writing._replace(front="<function_calls>", back="</function_calls>", between="\n")
     openings = ("<function_calls>",)
     closings = ("</function_calls>",)
     bare = ""

@@ -1,0 +1,15 @@
+"""JSON Schemas as parts of others."""
+
+from typing import Any
+
+
+def moved(schema: Any, place: str) -> Any:
+    """A schema that is at another place now: what it says of itself begins there."""
+    if isinstance(schema, list):
+        return [moved(one, place) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: moved(value, place) for name, value in schema.items()}
+    if isinstance(reference := schema.get("$ref"), str) and reference.startswith("#"):
+        found["$ref"] = place + reference[1:]
+    return found

@@ -1,0 +1,104 @@
+"""Calls whose arguments are no JSON: what the model wrote is content, and what follows it is read."""
+
+import json
+
+import pytest
+
+from dynamod.parsers import Call, Content, Dropped, assemble, make_parser
+from tests.parsers.vectors import FORMATS, TOOLS, Format
+
+WRONG = '{"text": "a"b", "count": 1}'
+QUOTED = (
+    *("hermes", "jamba", "nemotron_deci", "longcat", "llama3_json tag", "mistral names", "mistral ids", "lfm2"),
+    *("deepseek_v3", "deepseek_v3_1", "kimi_k2", "granite_20b_fc", "internlm", "gigachat3", "cohere_command"),
+    *("apertus", "plamo3", "harmony", "inkling", "olmo3"),
+)
+"""Formats whose arguments have strings in quotes, and a marker for each call or list of calls."""
+
+
+def read(form: Format, text: str, reason: str = "stop", special: tuple[str, ...] = ()) -> list[object]:
+    """What is read is the same however the text is cut."""
+    wholes = []
+    for size in (1, 7, len(text)):
+        parser = make_parser(form.tool, None, TOOLS, seed="s", special=special)
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        wholes.append(assemble([one for piece in pieces for one in parser.feed(piece)] + parser.finish(reason)))
+    assert wholes[0] == wholes[1] == wholes[2]
+    return list(wholes[0])
+
+
+def text_of(found: list[object]) -> str:
+    return "".join(one.text for one in found if isinstance(one, Content))
+
+
+def calls_of(found: list[object]) -> list[tuple[str, object]]:
+    return [(one.name, json.loads(one.arguments)) for one in found if isinstance(one, Call)]
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_one_quote_too_many_costs_one_call(name: str) -> None:
+    form = FORMATS[name]
+    quote = "'" if form.tool in ("lfm2", "olmo3") else '"'
+    broken = form.calls([("find", {"text": "aQb", "count": 1})]).replace("Q", quote)
+    found = read(form, f"{broken}\n{form.calls([('find', {'text': 'x'})])}")
+    assert calls_of(found) == [("find", {"text": "x"})]
+    assert [one for one in found if isinstance(one, Dropped)] == [Dropped(0, "find", "malformed")]
+    assert f"a{quote}b" in text_of(found)
+    assert "count" in text_of(found)
+
+
+def test_the_text_behind_a_broken_call_is_content() -> None:
+    form = FORMATS["hermes"]
+    found = read(form, f'<tool_call>\n{{"name": "find", "arguments": {WRONG}}}\n</tool_call>\nSo it is.')
+    assert text_of(found) == f'{{"name": "find", "arguments": {WRONG}}}\nSo it is.'
+
+
+@pytest.mark.parametrize(
+    ("tool", "text", "content"),
+    [
+        ("hermes", '<tool_call>\n{"name": "find", "arguments": {location: 1}}\n</tool_call>',
+         '{"name": "find", "arguments": {location: 1}}\n'),
+        ("llama3_json", '{"name": "find", "parameters": {invalid json}',
+         '{"name": "find", "parameters": {invalid json}'),
+        ("kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions.find:0<|tool_call_argument_begin|>"
+         "{a: 1}<|tool_call_end|><|tool_calls_section_end|>Yes.", "functions.find:0{a: 1}Yes."),
+        ("harmony", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.find"
+         " <|constrain|>json<|message|>{a: 1}<|call|>", "{a: 1}"),
+        ("hermes", '<tool_call>[{"name": "now", "arguments": {}}, {"name": "find", "arguments": {a}}]</tool_call>',
+         '{"name": "find", "arguments": {a}}]'),
+    ],
+)  # fmt: skip
+def test_a_malformed_call_is_content_as_a_whole(tool: str, text: str, content: str) -> None:
+    found = read(FORMATS[tool], text)
+    assert text_of(found) == content
+    assert [one.why for one in found if isinstance(one, Dropped)] == ["malformed"]
+
+
+def test_a_text_that_is_cut_off_may_have_a_marker_in_a_string() -> None:
+    text = '<tool_call>{"name": "find", "arguments": {"text": "Write </tool_call> after each call'
+    assert read(FORMATS["hermes"], text, "length") == [Dropped(0, "find", "truncated")]
+    found = read(FORMATS["hermes"], text, "length", ("</tool_call>",))
+    assert text_of(found).endswith("Write after each call"), "a special token is no data"
+
+
+def test_broken_calls_in_a_row() -> None:
+    form = FORMATS["hermes"]
+    broken = f'<tool_call>{{"name": "find", "arguments": {WRONG}}}</tool_call>\n'
+    found = read(form, broken * 5 + form.calls([("now", {})]))
+    assert calls_of(found) == [("now", {})]
+    assert text_of(found).count(WRONG) == 5
+
+
+def test_values_of_tags_and_of_hand_written_types() -> None:
+    text = '<minimax:tool_call>\n<invoke name="find">\n<parameter name="text">a\nb\n</parameter>\n</invoke>\n'
+    assert calls_of(read(FORMATS["minimax_m2"], text)) == [("find", {"text": "a\nb\n"})]
+
+
+def test_a_tag_that_says_string_where_the_schema_says_integer() -> None:
+    text = FORMATS["deepseek_v4"].calls([("find", {"text": "5", "count": 1})]).replace('"false"', '"true"')
+    assert calls_of(read(FORMATS["deepseek_v4"], text)) == [("find", {"text": "5", "count": 1})]
+
+
+def test_a_fence_of_code_between_the_markers() -> None:
+    text = '<tool_call>\n```json\n{"name": "find", "arguments": {"count": 1}}\n```\n</tool_call>'
+    assert calls_of(read(FORMATS["hermes"], text)) == [("find", {"count": 1})]
