@@ -68,7 +68,11 @@ def cluster_of(
     if nats.get("NATS_SERVER"):
         from dynamod.transport.nats.settings import NatsSettings
 
-        NatsSettings.from_environment(environ)  # wrong ones are an error now
+        settings = NatsSettings.from_environment(environ)  # wrong ones are an error now
+        if settings is not None and settings.tls:
+            settings.tls_context()
+    if etcd is not None and etcd.tls:
+        etcd.tls_context()
     if etcd is not None or "NATS_SERVER" in nats:
         if etcd is not None and "NATS_SERVER" not in nats:
             log.warning("ETCD_ENDPOINTS is set and NATS_SERVER is not: workers of other nodes are seen, not reached")
