@@ -197,6 +197,8 @@ def _frontend_flags(p: Parser, port: int) -> None:
     add("--client-keys-file", metavar="FILE", help="file of keys with names and limits, read again when it changes")
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
     add("--tls-key-path", metavar="FILE", help="the key of this certificate")
+    authorities = "let in only clients with a certificate of these authorities"
+    add("--tls-client-ca-cert-path", metavar="FILE", help=authorities)
     add = p.add_to(ROUTER)
     modes = f"{', '.join(MODES)} (default round-robin)"
     add("--router-mode", type=mode_of, default="round-robin", metavar="MODE", help=modes)

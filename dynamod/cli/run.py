@@ -35,7 +35,7 @@ FRONTEND_KEYS = {
     **{
         key: key
         for key in (
-            *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path"),
+            *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "tls_client_ca_cert_path"),
             *(name for name, option in options("frontend").items() if option.flag),
         )
     },

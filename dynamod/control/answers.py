@@ -16,7 +16,7 @@ class Problem(msgspec.Struct, frozen=True):
 class ClusterStatus(msgspec.Struct, frozen=True):
     """How a node is joined to others. `etcd`, `nats`: addresses, empty for none. `error`: why it is not `connected`.
 
-    `foreign_keys`: keys of other nodes. `namesakes`: other machines with the name of the node.
+    `foreign_keys`: keys of other nodes. `namesakes`: other daemons with the name of the node.
     """
 
     etcd: str = ""

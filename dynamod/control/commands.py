@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.extension.command import Command, CommandCall, CommandHandler, Peer, Proceed, decode
+from dynamod.daemon.parts import through
+from dynamod.extension.command import Command, CommandCall, CommandHandler, Peer, decode
 from dynamod.extension.installed import control, installed
 
 from . import changing, reading
@@ -51,10 +52,8 @@ class Commands:
         `sender`: the node that asks, which has `signed` the command; empty: a client of the control socket, `peer`.
         """
         handler = self.find(command)
-        proceed: Proceed = partial(self._answer, handler)
-        for part in reversed([*self._around()]):
-            proceed = partial(part.command, proceed=proceed)
-        return await proceed(CommandCall(handler.command, arguments, sender, peer, signed))
+        call = CommandCall(handler.command, arguments, sender, peer, signed)
+        return await through(self._around(), call, partial(self._answer, handler))
 
     def refused(self, call: CommandCall, refusal: Refusal) -> None:
         """Tell the parts of features of a command whose client may not change anything."""

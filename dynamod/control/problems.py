@@ -81,4 +81,4 @@ def of_cluster(facts: Mapping[str, Any] | None) -> Iterator[Problem]:
     if facts["etcd"] and not facts["connected"]:
         yield Problem(f"etcd at {facts['etcd']} cannot be reached: {facts['error']}", "start it; this node joins again")
     if facts["namesakes"]:
-        yield Problem("another machine has the name of this node", "set DYNAMOD_NODE on one of them")
+        yield Problem("another daemon has the name of this node", "set DYNAMOD_NODE on one of them")

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 from dynamod.discovery.etcd.settings import EtcdSettings
 from dynamod.message.errors import UserError
+from dynamod.transport.tls import CA, CERT, KEY, SERVER_NAME, PeerTls
 
 from .port_owner import listeners
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
 log = logging.getLogger("dynamod.daemon")
@@ -36,11 +38,20 @@ LOOK = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`etcd` None: this node is alone. `nats`: the variables that every process of the node gets; empty without."""
+    """`etcd` None: this node is alone. `nats`: variables that say how NATS is reached; empty without.
+
+    `peer_tls`: those of the certificates that processes of nodes show to each other.
+    """
 
     etcd: EtcdSettings | None = None
     nats: Mapping[str, str] = field(default_factory=dict[str, str])
+    peer_tls: Mapping[str, str] = field(default_factory=dict[str, str])
     found: bool = False  # not named, but found on this machine
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What every process of the node gets, to reach others."""
+        return {**self.nats, **self.peer_tls}
 
 
 def cluster_of(
@@ -57,17 +68,29 @@ def cluster_of(
     if nats.get("NATS_SERVER"):
         from dynamod.transport.nats.settings import NatsSettings
 
-        NatsSettings.from_environment(environ)  # wrong ones are an error now
+        settings = NatsSettings.from_environment(environ)  # wrong ones are an error now
+        if settings is not None and settings.tls:
+            settings.tls_context()
+    if etcd is not None and etcd.tls:
+        etcd.tls_context()
     if etcd is not None or "NATS_SERVER" in nats:
         if etcd is not None and "NATS_SERVER" not in nats:
             log.warning("ETCD_ENDPOINTS is set and NATS_SERVER is not: workers of other nodes are seen, not reached")
-        return Cluster(etcd, nats if "NATS_SERVER" in nats else {})
+        return Cluster(etcd, nats if "NATS_SERVER" in nats else {}, _peer_tls(environ))
     found = (look or servers_here)()
     if found is None:
         return Cluster()
     found_nats, found_etcd = found
-    named = {**environ, "ETCD_ENDPOINTS": found_etcd}
-    return Cluster(EtcdSettings.from_environment(named), {**nats, "NATS_SERVER": found_nats}, found=True)
+    etcd = EtcdSettings.from_environment({**environ, "ETCD_ENDPOINTS": found_etcd})
+    return Cluster(etcd, {**nats, "NATS_SERVER": found_nats}, _peer_tls(environ), found=True)
+
+
+def _peer_tls(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of PeerTls; wrong ones are an error now. Files are absolute: processes work in other folders."""
+    found = PeerTls.from_environment(environ)
+    if found is None:
+        return {}
+    return {CA: str(found.ca), CERT: str(found.cert), KEY: str(found.key), SERVER_NAME: found.name}
 
 
 def servers_here() -> tuple[str, str] | None:
@@ -97,11 +120,12 @@ def nats_answers(url: str, timeout: float = 1.0) -> bool:
         return False
 
 
-def etcd_answers(url: str, timeout: float = 1.0) -> bool:
-    """Whether a healthy etcd answers at a URL."""
+def etcd_answers(url: str, timeout: float = 1.0, tls: "ssl.SSLContext | None" = None) -> bool:
+    """Whether a healthy etcd answers at a URL. `tls`: for https."""
     import urllib.request  # slow to import, and rarely needed
 
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    secure = [urllib.request.HTTPSHandler(context=tls)] if tls is not None else []
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *secure)
     try:
         with opener.open(f"{url}/health", timeout=timeout) as answer:
             return bool(json.load(answer).get("health") == "true")

@@ -35,7 +35,7 @@ class Membership:
         self.settings = Cluster()
         self.signing = Signing()
         self._bridge: EtcdBridge | None = None
-        self._namesakes: set[str] = set()  # other machines of our name
+        self._namesakes: set[str] = set()  # other daemons of our name
         self._place: tuple[str, int] | None = None  # key and lease of `record` in the registry
         self.record = NodeRecord(__version__, PROTOCOL, OLDEST_NODE, os.getpid(), time.time())
 

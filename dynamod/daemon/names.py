@@ -1,4 +1,4 @@
-"""Names of this node and of its graphs; whether another machine has the name of the node too."""
+"""Names of this node and of its graphs; whether another daemon has the name of the node too."""
 
 import contextlib
 import hashlib
@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dynamod.discovery.memory import MemoryRegistry
+from dynamod.discovery.records import decoded
 from dynamod.graph.graph import Graph
+from dynamod.message.discovery import NodeRecord
 from dynamod.message.errors import UserError
 
 log = logging.getLogger("dynamod.daemon")
@@ -42,27 +44,42 @@ def node_key(name: str, lease: int) -> str:
 
 
 def watch_namesakes(registry: MemoryRegistry, name: str, lease: int) -> set[str]:
-    """Publish the node's name, and log when another machine has the same name. Returns these machines, kept current.
+    """Publish the node's name, and log when another daemon has the same name. Returns these daemons, kept current.
 
-    What stands at the node's key stays.
+    They are on other machines, or on this one with another control socket. What stands at the node's key stays.
     """
     ours, others = machine(), set[str]()
-    prefix = f"{NODES}{name}/"
+    prefix, own = f"{NODES}{name}/", node_key(name, lease)
 
     def changed(key: str, value: bytes | None) -> None:
-        where = key.removeprefix(prefix).partition("/")[0]
-        if where == ours:
+        where = key.removeprefix(prefix)
+        here = where.startswith(f"{ours}/")
+        if not here:
+            where = where.partition("/")[0]  # a daemon that was killed leaves a key until its lease expires
+        if key == own:
             return
         if value is None:
             others.discard(where)
-        elif where not in others:
+        elif where not in others and (not here or _lives(key, value)):
             others.add(where)
-            log.error("another machine is called %s too: give one of them another name (DYNAMOD_NODE)", name)
+            what = "another daemon of this machine" if here else "another machine"
+            log.error("%s is called %s too: give one of them another name (DYNAMOD_NODE)", what, name)
 
-    if registry.own(key := node_key(name, lease)) is None:
-        registry.put(key, b"", lease)
+    if registry.own(own) is None:
+        registry.put(own, b"", lease)
     registry.watch(prefix, changed)
     return others
+
+
+def _lives(key: str, value: bytes) -> bool:
+    """Whether the daemon of a key of this machine is a process that runs, and not this one."""
+    record = decoded(key, value, NodeRecord) if value else None
+    if record is None or record.pid in (0, os.getpid()):
+        return False
+    try:
+        return bool(Path(f"/proc/{record.pid}/cmdline").read_bytes())  # empty: it has ended
+    except OSError:
+        return False
 
 
 def graph_name(graph: Graph) -> str:

@@ -108,7 +108,7 @@ class Node(Actor):
             self.registry,
             self.name,
             clocks=_clocks(),
-            cluster=self.cluster.settings.nats,
+            cluster=self.cluster.settings.variables,
             changed=self.changes.notify,
             greeted=self.clients.greeted,
             closing=self.life.stopped.is_set,

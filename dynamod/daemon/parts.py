@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dynamod.actor import Actor, Backoff, Policy, Spec, Supervisor
@@ -42,6 +43,16 @@ class DaemonPart(Actor):
 
     def refused(self, call: CommandCall, status: int, message: str) -> None:
         """Hear of a command whose client may not change anything: `command` is not called. The answer of HTTP."""
+
+
+async def through(parts: Iterable[DaemonPart], call: CommandCall, proceed: Proceed) -> Any:
+    """Answer a command that passes through parts, the outermost first. `proceed`: the answer without them.
+
+    Raises UserError.
+    """
+    for part in reversed([*parts]):
+        proceed = partial(part.command, proceed=proceed)
+    return await proceed(call)
 
 
 class Parts:

@@ -16,6 +16,7 @@ from dynamod.message.control import FINISH
 from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.message.rows import Row
+from dynamod.message.tls import TlsFiles
 
 from .changing import GraphChange, plain
 from .groups import groups, require_some
@@ -23,7 +24,7 @@ from .process import ProcessRecord
 from .processes import Processes
 from .rows import process_row
 from .running import Running
-from .sockets import TlsFiles, close_all, url_of
+from .sockets import close_all, url_of
 from .spawn import Origin
 from .stand_in import stand_in
 
@@ -87,7 +88,7 @@ class GraphRunner:
         supervisor.context.task(stand_in(self._ports), "stand-in")
         self.node.changes.notify()
 
-    def _ports(self) -> Iterator[tuple[socket.socket, bool, TlsFiles]]:
+    def _ports(self) -> Iterator[tuple[socket.socket, bool, TlsFiles | None]]:
         """The sockets for clients, whether a process serves each, soon will or need not, and the TLS files."""
         for running in self.groups.values():
             if running.sockets:

@@ -12,6 +12,7 @@ from dynamod.actor import Backoff, Spec
 from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.shares import forget, shared_memory
+from dynamod.message.tls import TlsFiles
 from dynamod.runtime.components import starts_workers
 from dynamod.runtime.liveness import Clocks, clocks_of
 from dynamod.runtime.paths import worker_socket_path
@@ -20,7 +21,7 @@ from dynamod.runtime.plan import HostPlan, ServicePlan, http_sockets
 from .gpus import VARIABLE
 from .groups import Group
 from .process import STOP_GRACE, Launch, Process, ProcessRecord
-from .sockets import Sockets, TlsFiles, tls_files
+from .sockets import Sockets, tls_files
 
 if TYPE_CHECKING:
     from .runner import GraphRunner
@@ -74,8 +75,8 @@ class Running:
         return [*(self.child(index) for index in self.replicas), *self.others]
 
     @property
-    def tls(self) -> TlsFiles:
-        """Certificate and key with which it serves HTTPS; None: HTTP."""
+    def tls(self) -> TlsFiles | None:
+        """The files with which it serves HTTPS; None: HTTP."""
         return tls_files(service.config for service in self.group.services)
 
     @property

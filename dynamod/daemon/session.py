@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dynamod.extension.command import Command, CommandCall, NoArguments, Peer
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 from dynamod.message.node import Ended, Output, Report
@@ -15,6 +16,7 @@ from dynamod.observe.lines import MarkedLines
 from .attached import unused
 from .link import Connection
 from .names import graph_name
+from .parts import through
 from .runner import GraphRunner
 from .spawn import Origin, drop_spares
 
@@ -29,6 +31,17 @@ READ = 60.0
 """Seconds that a command gets to read its file again."""
 
 
+_OF_SESSIONS = {
+    name: Command(name, NoArguments, object, summary, changes=True, own_node=True)
+    for name, summary in (
+        ("serve", "Start a graph that lives as long as its command."),
+        ("reload", "Change this graph to what the command's file says now."),
+        ("stop", "End this graph."),
+    )
+}
+"""What a command in a terminal changes, as parts of features see it: the same names as on the control socket."""
+
+
 class Session:
     """What a command asks for, and what is sent to it: rows of its graph, lines of its processes."""
 
@@ -38,6 +51,8 @@ class Session:
         self._told: Report | None = None
         self._dropped = 0
         self._due = False
+        channel = connection.channel
+        self._peer = Peer(channel.peer_uid, channel.peer_pid or connection.pid)
         connection.owner.answer = self._answer
         connection.on_close(lambda: node.clients.session_closed(self))
 
@@ -81,15 +96,24 @@ class Session:
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         match command:
             case "serve":
-                return await self._serve(arguments)
+                shown = {key: value for key, value in arguments.items() if key != "environ"}
+                return await self._change("serve", shown, lambda: self._serve(arguments))
             case "reload":
-                await self._node.clients.follow(self, float(arguments["timeout"]))
-                return None
+                timeout = float(arguments["timeout"])
+                return await self._change("reload", arguments, lambda: self._follow(timeout))
             case "stop":
-                await self._stop()
-                return None
+                return await self._change("stop", arguments, self._stop) if self._decides else await self._stop()
             case _:
                 raise UserError(f"a session has no command {command}")
+
+    async def _change(self, name: str, arguments: Mapping[str, Any], work: Callable[[], Awaitable[Any]]) -> Any:
+        """Do what changes something; the parts of features see it as a command of the control socket."""
+        graph = {"graph": self.runner.name} if self.runner is not None else {}
+        call = CommandCall(_OF_SESSIONS[name], {**arguments, **graph, "session": self.name}, peer=self._peer)
+        return await through(self._node.parts.around(), call, lambda _call: work())
+
+    async def _follow(self, timeout: float) -> None:
+        await self._node.clients.follow(self, timeout)
 
     async def _serve(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if self.runner is not None:
@@ -106,6 +130,12 @@ class Session:
         )
         self.report()
         return {"name": name, "components": self.runner.components()}
+
+    @property
+    def _decides(self) -> bool:
+        """Whether the end of the command stops the graph: no other command has stopped the graph, or the daemon."""
+        runs = self.runner is not None and self._node.graphs.running.get(self.runner.name) is self.runner
+        return runs and not self._node.life.stopped.is_set()
 
     async def _stop(self) -> None:
         runner, self.runner = self.runner, None
@@ -135,7 +165,7 @@ class Session:
         runner = self.runner
         if runner is not None:
             log.info("%s has ended: its graph %s is stopped", self.name, runner.name)
-            await self._stop()
+            await (self._change("stop", {}, self._stop) if self._decides else self._stop())
 
 
 def read_graph(value: Any, hint: str = "") -> Graph:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dynamod.message.errors import UserError
+from dynamod.message.tls import TlsFiles
 
 from .port_owner import port_owner
 
@@ -112,16 +113,13 @@ def _bound(place: _Place, port: int, subject: str, owner: Callable[[int], str], 
         ) from None
 
 
-TlsFiles = tuple[str, str] | None
-"""Certificate and key; None: plain HTTP."""
-
-
-def tls_files(configs: Iterable[Mapping[str, Any]]) -> TlsFiles:
-    """Certificate and key with which components of these configurations serve HTTPS; None: HTTP."""
+def tls_files(configs: Iterable[Mapping[str, Any]]) -> TlsFiles | None:
+    """The files with which components of these configurations serve HTTPS; None: HTTP."""
     for config in configs:
         found = {key.replace("-", "_"): value for key, value in config.items()}
         if found.get("tls_cert_path"):
-            return found["tls_cert_path"], found.get("tls_key_path", "")
+            key, client_ca = found.get("tls_key_path", ""), found.get("tls_client_ca_cert_path", "")
+            return TlsFiles(found["tls_cert_path"], key, client_ca)
     return None
 
 

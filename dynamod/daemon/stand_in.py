@@ -6,11 +6,11 @@ A short absence is none: connections wait in the listener's backlog until the ne
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from .sockets import TlsFiles
+from dynamod.message.errors import UserError
+from dynamod.message.tls import TlsFiles, server_context
 
 BODY = b'{"error":{"message":"no ingress process is running; it is being started","type":"service_unavailable",'
 BODY += b'"param":null,"code":"no_ingress"}}'
@@ -42,15 +42,7 @@ class _Refusal(asyncio.Protocol):
         self._timer.cancel()
 
 
-def _context(files: TlsFiles) -> ssl.SSLContext | None:
-    if files is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*files)
-    return context
-
-
-async def stand_in(ports: Callable[[], Iterable[tuple[socket.socket, bool, TlsFiles]]]) -> None:
+async def stand_in(ports: Callable[[], Iterable[tuple[socket.socket, bool, TlsFiles | None]]]) -> None:
     """Answer on listening sockets without an ingress process for AWAY seconds; to be cancelled.
 
     `ports()`: the sockets, whether an ingress process serves each of them now, and what HTTPS is served with.
@@ -68,9 +60,10 @@ async def stand_in(ports: Callable[[], Iterable[tuple[socket.socket, bool, TlsFi
             for sock, since in served.items():
                 if sock not in answering and now - since > AWAY:
                     # it was closed just now, or the TLS files cannot be used, which the ingress reports
-                    with contextlib.suppress(OSError), contextlib.ExitStack() as undo:
-                        ours = undo.enter_context(sock.dup())
-                        answering[sock] = await loop.create_server(_Refusal, sock=ours, ssl=_context(here[sock][1]))
+                    with contextlib.suppress(OSError, UserError), contextlib.ExitStack() as undo:
+                        ours, files = undo.enter_context(sock.dup()), here[sock][1]
+                        secure = server_context(files) if files is not None else None
+                        answering[sock] = await loop.create_server(_Refusal, sock=ours, ssl=secure)
                         undo.pop_all()
             await asyncio.sleep(LOOK)
     finally:

@@ -13,7 +13,7 @@ from dynamod.extension.settings import options
 from .graph import Graph
 
 PATHS = {"engine", "model", "model_path", "model_config", "model_config_path", "chat_template"} | {
-    *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path")
+    *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "tls_client_ca_cert_path")
 }
 """Settings of the core that may name a file."""
 ADAPTERS = "lora"

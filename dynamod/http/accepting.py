@@ -29,6 +29,9 @@ LEAST_PAUSE_S = 0.001
 BACKLOG = 4096
 """Clients that wait to be accepted."""
 
+TELL_S = 60.0
+"""Seconds between two log lines about clients whose certificates are refused."""
+
 TURN = 64
 """Clients that are accepted at a turn of the event loop."""
 
@@ -56,6 +59,7 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._pause, self._fewest = PAUSE_S, 0
         self._timer: asyncio.TimerHandle | None = None
+        self._refused, self._told = 0, -TELL_S
         self.beginning = 0
         """Clients that were accepted and have no protocol yet."""
 
@@ -129,6 +133,8 @@ class Listener:
             return
         except OSError as error:  # a timeout and an error of TLS, too
             log.debug("a client has left before its connection was ready, or speaks no TLS: %s", error)
+            if isinstance(error, ssl.SSLError) and self._tls is not None and self._tls.verify_mode == ssl.CERT_REQUIRED:
+                self._refuse(error)
         except Exception:  # else one client would end the owner of the task
             log.exception("a connection could not begin")
         finally:
@@ -136,3 +142,12 @@ class Listener:
         client.close()
         if self._shares is not None:
             self._shares.closed()
+
+    def _refuse(self, error: ssl.SSLError) -> None:
+        """Say now and then that clients do not get in."""
+        self._refused += 1
+        if self._loop.time() - self._told >= TELL_S:
+            why = getattr(error, "verify_message", "") or error.reason or error
+            need = "they need a certificate of an authority in tls_client_ca_cert_path, which has not expired"
+            log.warning("clients refused=%d, the last one: %s; %s", self._refused, why, need)
+            self._refused, self._told = 0, self._loop.time()

@@ -15,6 +15,7 @@ from msgspec import Meta
 from dynamod.extension.settings import options
 from dynamod.message.discovery import ReasoningField
 from dynamod.message.errors import UserError
+from dynamod.message.tls import TlsFiles, server_context
 
 METRICS_PREFIX = "dynamo_frontend"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*?#]+")
@@ -81,6 +82,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = 503
     tls_cert_path: str = ""
     tls_key_path: str = ""
+    tls_client_ca_cert_path: Annotated[
+        str, Meta(description="PEM file: only clients with a certificate of these authorities are let in; needs TLS")
+    ] = ""
     client_timeout: Annotated[Seconds, Meta(description="seconds that a client may read nothing; 0: no limit")] = 300.0
     keep_alive: Annotated[Seconds, Meta(description="seconds between SSE comments on a silent stream")] = 0.0
     request_timeout: Annotated[Seconds, Meta(description="seconds for a whole request")] = 0.0
@@ -90,6 +94,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def __post_init__(self) -> None:
         if bool(self.tls_cert_path) != bool(self.tls_key_path):
             raise UserError("TLS needs a certificate and a key", "give both files")
+        if self.tls_client_ca_cert_path and not self.tls_cert_path:
+            hint = "give tls_cert_path and tls_key_path too"
+            raise UserError("tls_client_ca_cert_path: certificates of clients need TLS", hint)
         for origin in self.origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise UserError(
@@ -153,15 +160,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def tls(self) -> ssl.SSLContext | None:
         """What HTTPS is served with; None for HTTP. Raises UserError when the files cannot be used."""
-        cert, key = self.tls_cert_path, self.tls_key_path
-        if not cert:
+        if not self.tls_cert_path:
             return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(cert, key)
-        except (OSError, ssl.SSLError) as error:
-            raise UserError(f"cannot use the TLS files {cert} and {key}: {error}") from error
-        return context
+        return server_context(TlsFiles(self.tls_cert_path, self.tls_key_path, self.tls_client_ca_cert_path))
 
 
 def _words(given: str | list[str]) -> list[str]:

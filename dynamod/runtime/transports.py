@@ -12,6 +12,7 @@ from dynamod.message.worker import Request
 from dynamod.transport.base import Outbound, Receive, Sink, Spawn
 from dynamod.transport.local import LocalTransport
 from dynamod.transport.signing import Signing
+from dynamod.transport.tls import PeerTls
 from dynamod.transport.unix import UnixTransport
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class TransportSelector:
 
     `server`: where this process takes requests of its node; `receive` gets all requests. `connection`, `nats`: to other
     nodes, None when there are none. `servers`: what takes requests of other nodes, by subject. `signing`: of what is
-    said to other nodes; given by a daemon, whose unix sockets lead to other daemons, else as the daemon says.
+    said to other nodes; given by a daemon, whose unix sockets lead to other daemons, else as the daemon says. `tls`: of
+    connections to other nodes that features make.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class TransportSelector:
         self.connection: NatsConnection | None = None
         self.nats: NatsTransport | None = None
         self.servers: dict[str, NatsServer] = {}
+        self.tls: PeerTls | None = None
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
         """Send `request` to the instance. Failure is reported by `sink.lost`."""
@@ -91,6 +94,7 @@ class TransportSelector:
         from dynamod.transport.nats.transport import NatsTransport
 
         try:
+            self.tls = PeerTls.from_environment(message.cluster)
             settings = NatsSettings.from_environment(message.cluster)
             if settings is None:
                 return

@@ -68,12 +68,21 @@ class Channel(FramedProtocol):
     @property
     def peer_pid(self) -> int:
         """Process id of the other end of a unix socket, as the kernel says; 0: not known."""
+        return self._peer()[0]
+
+    @property
+    def peer_uid(self) -> int | None:
+        """The user of the other end; None: not known."""
+        pid, uid = self._peer()
+        return uid if pid else None
+
+    def _peer(self) -> tuple[int, int]:
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
         option = getattr(socket, "SO_PEERCRED", None)
         if sock is None or option is None or sock.family != socket.AF_UNIX:
-            return 0
-        pid: int = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))[0]
-        return pid
+            return 0, 0
+        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+        return pid, uid
 
     def send(self, message: Any) -> None:
         """Send a message; dropped when the other end is gone."""

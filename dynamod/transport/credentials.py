@@ -1,5 +1,6 @@
 """Files and pairs of environment variables by which NATS and etcd take credentials. All raise UserError."""
 
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,24 @@ def tls_files(env: Mapping[str, str], ca: str, cert: str, key: str) -> tuple[Pat
     files = tuple(readable_file(env, name) for name in (ca, cert, key))
     _require_both(cert, key, files[1], files[2], "a client certificate needs its key")
     return files[0], files[1], files[2]
+
+
+def client_context(names: tuple[str, str, str], ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
+    """What TLS connections trust and show. `names`: of the variables that the files come from.
+
+    Raises UserError for files that hold no certificate, or do not belong together.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(f"{names[0]}: {ca} holds no certificate: {error}", "give a PEM file") from None
+    if cert is not None:
+        try:
+            context.load_cert_chain(cert, key)
+        except (OSError, ssl.SSLError) as error:
+            why = f"{names[1]} and {names[2]} do not belong together or are no PEM files: {error}"
+            raise UserError(why, "give a certificate and its own key") from None
+    return context
 
 
 def user_and_password(env: Mapping[str, str], prefix: str) -> tuple[str, str]:

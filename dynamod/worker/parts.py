@@ -13,6 +13,7 @@ from dynamod.message.discovery import Capabilities, DisaggregationMode, ModelCar
 from dynamod.message.errors import UserError
 from dynamod.transport.base import Reply
 from dynamod.transport.signing import Signing
+from dynamod.transport.tls import PeerTls
 
 Submit = Callable[[Any, Reply], None]
 """Gives a request to the engine. Raises RequestError."""
@@ -72,7 +73,8 @@ class WorkerContext:
     another worker. Raises OSError and UserError, with the worker in its old role.
 
     `settings`: the worker's section with the keys of features, None for their defaults. `name`, `index`: of the process
-    among those of its component. `signing`: of what the process says to other nodes.
+    among those of its component. `signing`: of what the process says to other nodes. `tls`: of connections between
+    processes of nodes that go neither over NATS nor over etcd; None: in the clear.
     """
 
     engine: Engine[Any]
@@ -89,6 +91,7 @@ class WorkerContext:
     name: str = ""
     index: int = 0
     signing: Signing = field(default_factory=Signing)
+    tls: PeerTls | None = None
 
 
 class WorkerPart:

@@ -11,10 +11,11 @@ import pytest
 
 from dynamod.daemon import stand_in as module
 from dynamod.daemon.sockets import listen, tls_files, url_of
+from dynamod.message.tls import TlsFiles
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> tuple[str, str]:
+def files(tmp_path: Path) -> TlsFiles:
     if shutil.which("openssl") is None:
         pytest.skip("no openssl")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -24,13 +25,11 @@ def files(tmp_path: Path) -> tuple[str, str]:
         check=True,
         capture_output=True,
     )
-    return str(cert), str(key)
+    return TlsFiles(str(cert), str(key))
 
 
 @pytest.mark.parametrize("secure", [False, True])
-async def test_it_answers_as_the_port_would(
-    secure: bool, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_answers_as_the_port_would(secure: bool, files: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AWAY", 0.1)
     monkeypatch.setattr(module, "LOOK", 0.02)
     (sock,) = listen(("127.0.0.1",), 0, "Frontend")
@@ -57,7 +56,7 @@ async def test_it_answers_as_the_port_would(
 
 def test_the_url_says_how_it_is_served() -> None:
     config = {"port": 1, "tls-cert-path": "/c", "tls_key_path": "/k"}
-    assert tls_files([{}, config]) == ("/c", "/k")
+    assert tls_files([{}, config]) == TlsFiles("/c", "/k")
     assert tls_files([{"port": 1}]) is None
     with socket.create_server(("127.0.0.1", 0)) as sock:
         assert url_of((sock,), "https") == f"https://127.0.0.1:{sock.getsockname()[1]}"

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from dynamod.daemon.cluster import cluster_of
 from dynamod.discovery.etcd import bridge as etcd_impl
 from dynamod.discovery.etcd.client import connect
 from dynamod.discovery.etcd.probe import probe
+from dynamod.message.errors import UserError
+from tests.certificates import Certificates
 
 Until = Callable[..., Any]
 
@@ -137,3 +140,53 @@ async def test_tls_with_certificates_on_both_sides(
     await eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in stranger.bridge.inspection()["last_error"])
     await eventually(lambda: "refuses this node" in caplog.text)
     assert not stranger.seen
+
+
+@pytest.mark.parametrize("bad", ["expired", "foreign", "none", "server expired", "server elsewhere"])
+async def test_bad_certificates_are_told_and_cut_nobody(
+    bad: str,
+    unstarted: Any,
+    nodes: Any,
+    eventually: Until,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ours, foreign = Certificates(tmp_path), Certificates(tmp_path, "foreign")
+    hosts = ("elsewhere.example",) if bad == "server elsewhere" else ("127.0.0.1",)
+    cert, key = ours.issue("server", hosts, expired=bad == "server expired")
+    unstarted.scheme = "https"
+    flags = [f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={ours.ca}", "--client-cert-auth"]
+    await unstarted.start(*flags)
+
+    def settings(*files: str) -> Any:
+        names = "ETCD_AUTH_CLIENT_CERT", "ETCD_AUTH_CLIENT_KEY"
+        return unstarted.settings(ETCD_AUTH_CA=ours.ca, **dict(zip(names, files, strict=False)))
+
+    member = None if bad.startswith("server") else await nodes(settings(*ours.issue("good"))).joined()
+    files = {
+        "expired": lambda: ours.issue("old", expired=True),
+        "foreign": lambda: foreign.issue("node"),
+        "none": lambda: (),
+    }.get(bad, lambda: ours.issue("node"))()
+    stranger = nodes(settings(*files))
+    stranger.put("v1/stranger")
+    await eventually(lambda: "refuses this node" in caplog.text)
+    (line,) = [text for text in caplog.messages if "refuses this node" in text]
+    assert "check ETCD_AUTH_*" in line
+    assert not stranger.bridge.connected
+    if member is not None:
+        member.put("v1/member")
+        await asyncio.sleep(0.5)
+        assert member.bridge.connected, "nobody else is cut"
+        assert "v1/stranger" not in member.seen
+
+
+def test_a_key_of_another_certificate_is_named(tmp_path: Path) -> None:
+    ours = Certificates(tmp_path)
+    mixed = {"ETCD_AUTH_CLIENT_CERT": ours.issue("one")[0], "ETCD_AUTH_CLIENT_KEY": ours.issue("two")[1]}
+    env = {"ETCD_ENDPOINTS": "https://127.0.0.1:1", "ETCD_AUTH_CA": ours.ca, **mixed}
+    with pytest.raises(UserError, match="ETCD_AUTH_CLIENT_CERT and ETCD_AUTH_CLIENT_KEY do not belong together"):
+        cluster_of(env)
+    nats = {name.replace("ETCD_AUTH_CLIENT", "NATS_TLS"): file for name, file in mixed.items()}
+    with pytest.raises(UserError, match="NATS_TLS_CERT and NATS_TLS_KEY do not belong together"):
+        cluster_of({"NATS_SERVER": "tls://127.0.0.1:1", "NATS_TLS_CA": ours.ca, **nats})

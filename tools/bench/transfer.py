@@ -15,10 +15,12 @@ from typing import Any
 
 import uvloop
 
+from dynamod.features.infra.authority import Authority
 from dynamod.features.prefill.transfer import nixl
 from dynamod.features.prefill.transfer.reader import read
 from dynamod.features.prefill.transfer.server import BlockServer
 from dynamod.features.prefill.transfer.sessions import Sessions
+from dynamod.transport.tls import PeerTls
 
 SIZES = {"16 KiB": 16 << 10, "1 MiB": 1 << 20, "16 MiB": 16 << 20}
 TOTAL = 512 << 20
@@ -28,11 +30,23 @@ def spawn(work: Any, name: str) -> asyncio.Task[Any]:
     return asyncio.get_running_loop().create_task(work)
 
 
-async def serve(pipe: Connection, folder: str) -> None:
+def certificates(folder: Path) -> PeerTls:
+    """Files of a node, made anew."""
+    authority = Authority.make("bench")
+    pair = authority.issue("node", ["127.0.0.1"])
+    found = PeerTls(folder / "ca.pem", folder / "node.pem", folder / "node.key")
+    for path, content in ((found.ca, authority.pair.cert), (found.cert, pair.cert), (found.key, pair.key)):
+        path.write_bytes(content)
+    return found
+
+
+async def serve(pipe: Connection, folder: str, tls: PeerTls) -> None:
     """Answer each size with a session that holds TOTAL bytes in blocks of it, and its addresses."""
     sessions = Sessions(time.monotonic, spawn, "bench", most_bytes=2 * TOTAL)
     server = BlockServer(sessions, spawn, Path(folder))
+    secure = BlockServer(sessions, spawn, None, tls=tls)
     await server.start("127.0.0.1")
+    await secure.start("127.0.0.1")
     loop = asyncio.get_running_loop()
     while size := await loop.run_in_executor(None, pipe.recv):
         session = sessions.open()
@@ -40,12 +54,13 @@ async def serve(pipe: Connection, folder: str) -> None:
         for name in range(TOTAL // size):
             session.put(name, data)
         session.finish()
-        pipe.send((server.addresses, session.id))
+        pipe.send(({**server.addresses, **secure.addresses}, session.id))
     sessions.close()
     server.close()
+    secure.close()
 
 
-async def measure(pipe: Connection, seconds: float) -> None:
+async def measure(pipe: Connection, seconds: float, tls: PeerTls) -> None:
     """Print a line for each backend and size."""
     pipe.send(SIZES["1 MiB"])
     backends = pipe.recv()[0]
@@ -56,7 +71,8 @@ async def measure(pipe: Connection, seconds: float) -> None:
                 pipe.send(size)
                 addresses, session = pipe.recv()
                 begun, began = time.perf_counter(), _cpu()
-                async for block in read({backend: addresses[backend]}, session, "bench", 0):
+                used = tls if backend == "tls" else None
+                async for block in read({backend: addresses[backend]}, session, "bench", 0, tls=used):
                     moved += len(block.data)
                 spent += time.perf_counter() - begun
                 cpu += _cpu() - began
@@ -70,9 +86,9 @@ def _cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def source(pipe: Connection, folder: str, devices: Path) -> None:
+def source(pipe: Connection, folder: str, devices: Path, tls: PeerTls) -> None:
     nixl.DEVICES = devices
-    uvloop.run(serve(pipe, folder))
+    uvloop.run(serve(pipe, folder, tls))
 
 
 def main() -> None:
@@ -84,9 +100,10 @@ def main() -> None:
         nixl.DEVICES = Path("/")
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     with tempfile.TemporaryDirectory() as folder:
-        process = multiprocessing.get_context("spawn").Process(target=source, args=(theirs, folder, nixl.DEVICES))
+        tls = certificates(Path(folder))
+        process = multiprocessing.get_context("spawn").Process(target=source, args=(theirs, folder, nixl.DEVICES, tls))
         process.start()
-        uvloop.run(measure(ours, arguments.seconds))
+        uvloop.run(measure(ours, arguments.seconds, tls))
         process.join()
 
 

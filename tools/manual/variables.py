@@ -93,6 +93,19 @@ GROUPS = (
             Variable("ETCD_AUTH_CA", "authorities of the machine", "PEM file: authorities that etcd is trusted by"),
             Variable("ETCD_AUTH_CLIENT_CERT", "", "PEM file: client certificate for etcd; needs the key"),
             Variable("ETCD_AUTH_CLIENT_KEY", "", "PEM file: key of this certificate"),
+            Variable(
+                "DYN_TCP_TLS_CA_CERT_PATH",
+                "",
+                "PEM file: authorities of the certificates that nodes show to each other when KV blocks are read; "
+                "needs the next two",
+            ),
+            Variable("DYN_TCP_TLS_CERT_PATH", "", "PEM file: certificate of this node, shown as server and as client"),
+            Variable("DYN_TCP_TLS_KEY_PATH", "", "PEM file: key of this certificate"),
+            Variable(
+                "DYN_TCP_TLS_SERVER_NAME",
+                "the address of the node",
+                "name that the certificates of other nodes must have",
+            ),
             Variable("DYNAMOD_GPUS", "`CUDA_VISIBLE_DEVICES`", "devices that workers may get, like `0,1`; empty: none"),
             Variable(
                 "CUDA_VISIBLE_DEVICES", "all devices", "devices that workers may get where `DYNAMOD_GPUS` is not set"

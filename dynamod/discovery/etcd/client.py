@@ -88,7 +88,7 @@ class EtcdClient:
 
     async def snapshot(self, prefix: str) -> tuple[dict[str, Item], int]:
         """Everything under a prefix, and the revision at which it stood so."""
-        request = self._rpc.RangeRequest(key=prefix.encode(), range_end=_after(prefix))
+        request = self._rpc.RangeRequest(key=prefix.encode(), range_end=after(prefix))
         answer = await self._call(self._kv.Range, request)
         return {_text(kv.key): _item(kv) for kv in answer.kvs}, answer.header.revision
 
@@ -152,7 +152,7 @@ class EtcdClient:
     async def watch(self, prefix: str, start: int) -> AsyncGenerator[list[Change], None]:
         """Changes under a prefix from revision `start` on, in their order, forever. Raises Compacted."""
         stream = self._watches.Watch(metadata=self._metadata(leader=True))
-        wanted = self._rpc.WatchCreateRequest(key=prefix.encode(), range_end=_after(prefix), start_revision=start)
+        wanted = self._rpc.WatchCreateRequest(key=prefix.encode(), range_end=after(prefix), start_revision=start)
         try:
             async with _deadline(CALL, "no answer to watch"):
                 await stream.write(self._rpc.WatchRequest(create_request=wanted))
@@ -189,26 +189,33 @@ class EtcdClient:
 
 
 @asynccontextmanager
-async def connect(endpoint: Endpoint, settings: EtcdSettings) -> AsyncIterator[EtcdClient]:
-    """Open a channel and log in; closed at the end, whatever is under way. Raises EtcdError."""
-    grpc, rpc = library()
+async def channel(endpoint: Endpoint, settings: EtcdSettings) -> AsyncIterator[Any]:
+    """A gRPC channel to a member; closed at the end, whatever is under way."""
+    grpc, _ = library()
     if endpoint.tls:
         ca, key, cert = (
             path and path.read_bytes() for path in (settings.ca, settings.client_key, settings.client_cert)
         )
-        channel = grpc.aio.secure_channel(
+        opened = grpc.aio.secure_channel(
             endpoint.address, grpc.ssl_channel_credentials(ca, key, cert), options=_OPTIONS
         )
     else:
-        channel = grpc.aio.insecure_channel(endpoint.address, options=_OPTIONS)
+        opened = grpc.aio.insecure_channel(endpoint.address, options=_OPTIONS)
     try:
-        client = EtcdClient(
-            settings, channel, rpc, (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
-        )
+        yield opened
+    finally:
+        await opened.close()
+
+
+@asynccontextmanager
+async def connect(endpoint: Endpoint, settings: EtcdSettings) -> AsyncIterator[EtcdClient]:
+    """Open a channel and log in; closed at the end, whatever is under way. Raises EtcdError."""
+    grpc, rpc = library()
+    failures = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+    async with channel(endpoint, settings) as opened:
+        client = EtcdClient(settings, opened, rpc, failures)
         await client.login()
         yield client
-    finally:
-        await channel.close()
 
 
 @asynccontextmanager
@@ -228,7 +235,7 @@ async def _read(stream: Any) -> Any:
     return answer
 
 
-def _after(prefix: str) -> bytes:
+def after(prefix: str) -> bytes:
     """The end of the range of all keys with this prefix."""
     key = prefix.encode()
     return key[:-1] + bytes([key[-1] + 1])

@@ -55,6 +55,10 @@ _BY_TEXT: dict[str, type[EtcdError]] = {
     "permission denied": EtcdRefused,
     "CERTIFICATE_VERIFY_FAILED": EtcdRefused,
     "hostname verification check failed": EtcdRefused,
+    "Hostname Verification Check failed": EtcdRefused,
+    "ALERT_BAD_CERTIFICATE": EtcdRefused,
+    "ALERT_CERTIFICATE_": EtcdRefused,
+    "ALERT_UNKNOWN_CA": EtcdRefused,
     "Peer name": EtcdRefused,
 }
 """Parts of etcd's own error texts; they are stable (clients in every language compare them), its codes are coarse."""

@@ -6,6 +6,8 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from dynamod.message.errors import UserError
+
 from .settings import Endpoint, EtcdSettings
 
 
@@ -24,12 +26,10 @@ async def probe(endpoint: str, timeout: float = 2.0, settings: EtcdSettings | No
     try:
         context: ssl.SSLContext | bool = True
         if where.tls and settings is not None:
-            context = ssl.create_default_context(cafile=settings.ca)
+            context = settings.tls_context()
             context.verify_flags &= (
                 ~ssl.VERIFY_X509_STRICT
             )  # from Python 3.13 on; the nodes' own client is not so strict
-            if settings.client_cert is not None:
-                context.load_cert_chain(settings.client_cert, settings.client_key)
         limits = aiohttp.ClientTimeout(total=timeout)
         async with aiohttp.ClientSession(timeout=limits) as session, asyncio.timeout(timeout):
             async with session.get(f"{where}/version", ssl=context) as answer:
@@ -45,7 +45,7 @@ async def probe(endpoint: str, timeout: float = 2.0, settings: EtcdSettings | No
             "seconds": time.monotonic() - begin,
             "skew": _skew(date),
         }
-    except (OSError, TimeoutError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, UserError, TimeoutError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -2,13 +2,15 @@
 
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dynamod.message.errors import UserError
-from dynamod.transport.credentials import tls_files, user_and_password
+from dynamod.transport.credentials import client_context, tls_files, user_and_password
 
+_TLS = ("ETCD_AUTH_CA", "ETCD_AUTH_CLIENT_CERT", "ETCD_AUTH_CLIENT_KEY")
 _AUTHORITY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(\d{1,5})")
 
 
@@ -62,7 +64,7 @@ class EtcdSettings:
         texts = [part for part in env.get("ETCD_ENDPOINTS", "").split(",") if part.strip()]
         if not texts:
             return None
-        ca, cert, key = tls_files(env, "ETCD_AUTH_CA", "ETCD_AUTH_CLIENT_CERT", "ETCD_AUTH_CLIENT_KEY")
+        ca, cert, key = tls_files(env, *_TLS)
         username, password = user_and_password(env, "ETCD_AUTH")
         endpoints = tuple(dict.fromkeys(Endpoint.parse(text, tls=bool(ca or cert)) for text in texts))
         if (ca or cert) and not any(endpoint.tls for endpoint in endpoints):
@@ -77,6 +79,15 @@ class EtcdSettings:
             client_cert=cert,
             client_key=key,
         )
+
+    @property
+    def tls(self) -> bool:
+        """Whether an endpoint is reached with TLS."""
+        return any(endpoint.tls for endpoint in self.endpoints)
+
+    def tls_context(self) -> ssl.SSLContext:
+        """What TLS connections trust and show. Raises UserError for files of no use."""
+        return client_context(_TLS, self.ca, self.client_cert, self.client_key)
 
 
 def _ttl(env: Mapping[str, str]) -> int:

@@ -38,7 +38,8 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
     template that it repeats contains stop tokens (all as NVIDIA Dynamo does).
     """
     flags = copy.copy(arguments.flags)
-    if flags.api_key or flags.api_key_file or flags.client_keys_file or flags.tls_cert_path or flags.tls_key_path:
+    tls = flags.tls_cert_path or flags.tls_key_path or flags.tls_client_ca_cert_path
+    if flags.api_key or flags.api_key_file or flags.client_keys_file or tls:
         raise UserError(f"in={arguments.input} serves no clients", "keys and certificates belong to in=http")
     key = secrets.token_urlsafe(24)
     flags.http_host, flags.http_port, flags.api_key = loopback(), 0, key

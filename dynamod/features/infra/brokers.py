@@ -22,6 +22,8 @@ from dynamod.daemon.port_owner import port_problem
 from dynamod.message.errors import UserError
 from dynamod.message.install import extra_hint
 
+from .secure import Secure
+
 GRACE = 10.0
 """Seconds that a server gets to end on its own."""
 NATS, ETCD = "nats-server", "etcd"
@@ -36,6 +38,7 @@ class Server:
     pid: int
     url: str
     log: str
+    secure: bool = False  # with the certificates in the folder `tls` next to the log
 
     @property
     def record(self) -> Path:
@@ -57,7 +60,14 @@ class Server:
     @property
     def healthy(self) -> bool:
         """Whether it answers."""
-        return nats_answers(self.url) if self.name == NATS else etcd_answers(self.url)
+        if self.name == NATS:
+            return nats_answers(self.url)
+        return etcd_answers(self.url, tls=self.certificates.admin_context() if self.secure else None)
+
+    @property
+    def certificates(self) -> Secure:
+        """The files of a secure server."""
+        return Secure(Path(self.log).parent)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, if it lives."""
@@ -98,17 +108,26 @@ def up(
     nats_port: int = NATS_PORT,
     etcd_port: int = ETCD_PORT,
     wait: float = 20.0,
+    secure: bool = False,
     say: Callable[[str], object] = lambda _line: None,
 ) -> list[Server]:
-    """Start what does not run yet and wait until both are healthy. Raises UserError and leaves nothing running."""
+    """Start what does not run yet and wait until both are healthy. Raises UserError and leaves nothing running.
+
+    `secure`: with TLS, and only for clients with a certificate of the private authority in the folder.
+    """
     folder = folder.absolute()
     known = running(folder)
+    certificates = Secure(folder)
+    _check_kind(certificates, known, secure)
     ports = {NATS: nats_port, ETCD: etcd_port}
     missing = {name: _binary(name) for name in ports if name not in [server.name for server in known]}
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise UserError(f"--data {folder}: {error.strerror}", "choose a folder that you may write") from None
+    if secure:
+        for line in certificates.prepare(host):
+            say(line)
     for name in missing:
         if why := port_problem(host, ports[name]):
             hint = f"stop what uses it, or choose another {'--nats-port' if name == NATS else '--etcd-port'}"
@@ -116,11 +135,14 @@ def up(
     servers = list(known)
     try:
         for name, binary in missing.items():
-            server = _start(name, binary, folder, host, ports[name])
+            server = _start(name, binary, folder, host, ports[name], certificates if secure else None)
             servers.append(server)
             say(f"{name} starts (process {server.pid}, log {server.log})")
         for server in servers:
             _wait_healthy(server, wait)
+        if secure:
+            certificates.restrict(next(server.url for server in servers if server.name == ETCD))
+            certificates.write_environment(environment(servers))
     except BaseException:
         for server in servers[len(known) :]:
             server.end()
@@ -152,13 +174,33 @@ def warnings(servers: Sequence[Server]) -> list[str]:
     """What is to be known of the servers that run: versions that their authors advise against."""
     from dynamod.discovery.etcd.probe import advised_against, probe
 
-    told = [asyncio.run(probe(server.url)) for server in servers if server.name == ETCD]
+    told = [
+        asyncio.run(probe(server.url, settings=server.certificates.admin(server.url) if server.secure else None))
+        for server in servers
+        if server.name == ETCD
+    ]
     return [why for one in told if one is not None and (why := advised_against(one["version"]))]
 
 
 def environment(servers: Sequence[Server]) -> dict[str, str]:
     """The variables of a daemon on another machine (or with another port)."""
-    return {VARIABLES[server.name]: server.url for server in servers}
+    found = {VARIABLES[server.name]: server.url for server in servers}
+    for server in servers:
+        if server.secure:
+            found |= server.certificates.variables()
+    return found
+
+
+def _check_kind(certificates: Secure, known: Sequence[Server], secure: bool) -> None:
+    """Raises UserError where a folder belongs to servers of the other kind."""
+    if any(server.secure != secure for server in known):
+        kind = "without TLS" if secure else "with TLS"
+        hint = "dynamo infra down first" if secure else "add --secure"
+        raise UserError(f"servers {kind} run with the data folder {certificates.data}", hint)
+    if certificates.there and not secure:
+        raise UserError(
+            f"the data folder {certificates.data} belongs to servers with TLS", "add --secure, or choose another --data"
+        )
 
 
 def _binary(name: str) -> str:
@@ -170,13 +212,17 @@ def _binary(name: str) -> str:
     return found
 
 
-def _start(name: str, binary: str, folder: Path, host: str, port: int) -> Server:
+def _start(name: str, binary: str, folder: Path, host: str, port: int, certificates: Secure | None) -> Server:
+    shown = f"[{host}]" if ":" in host else host
     if name == NATS:
-        url = f"nats://{host}:{port}"
-        arguments = ["-js", "-sd", str(folder / "nats"), "-a", host, "-p", str(port)]
+        url = f"{'nats' if certificates is None else 'tls'}://{shown}:{port}"
+        more = ["-js"] if certificates is None else ["-c", str(certificates.nats)]
+        arguments = [*more, "-sd", str(folder / "nats"), "-a", host, "-p", str(port)]
     else:
-        url, peer = f"http://{host}:{port}", "http://127.0.0.1:2380"  # no peer ever asks for the advertised address
+        url = f"{'http' if certificates is None else 'https'}://{shown}:{port}"
+        peer = "http://127.0.0.1:2380"  # no peer ever asks for the advertised address
         arguments = [
+            *([] if certificates is None else certificates.etcd_flags()),
             *("--name", "dynamod", "--data-dir", str(folder / "etcd"), "--log-level", "warn"),
             *("--listen-client-urls", url, "--advertise-client-urls", url),
             *("--listen-peer-urls", "http://127.0.0.1:0", "--initial-advertise-peer-urls", peer),
@@ -202,7 +248,7 @@ def _start(name: str, binary: str, folder: Path, host: str, port: int) -> Server
             ],
             setsid=True,
         )
-        server = Server(name, pid, url, log)
+        server = Server(name, pid, url, log, certificates is not None)
         json.dump(asdict(server), record)
     return server
 

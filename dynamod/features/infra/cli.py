@@ -27,7 +27,11 @@ Data = Annotated[Path | None, typer.Option(help="their data and logs (default: ~
 
 
 @app.command(
-    epilog=examples("dynamo infra up", "dynamo infra up --data ./infra --nats-port 14222 --etcd-port 12379"),
+    epilog=examples(
+        "dynamo infra up",
+        "dynamo infra up --data ./infra --nats-port 14222 --etcd-port 12379",
+        "dynamo infra up --secure --host 10.0.0.1",
+    ),
 )
 def up(
     data: Data = None,
@@ -35,15 +39,20 @@ def up(
     nats_port: Annotated[int, typer.Option(min=1, max=65535)] = 4222,
     etcd_port: Annotated[int, typer.Option(min=1, max=65535)] = 2379,
     wait: Annotated[float, typer.Option(min=0.1, help="seconds until both must be healthy")] = 20.0,
+    secure: Annotated[bool, typer.Option("--secure", help="TLS, and only nodes with a certificate come in")] = False,
     output: Output = Form.TEXT,
 ) -> None:
-    """Start nats-server (with JetStream) and etcd, and wait until they are healthy."""
+    """Start nats-server (with JetStream) and etcd, and wait until they are healthy.
+
+    With --secure both speak TLS only. A private authority is made in the data folder, once, with certificates of the
+    servers and of this node. Other nodes get theirs by `dynamo infra certificate`.
+    """
     from . import brokers
 
     say = (lambda _line: None) if output is Form.JSON else partial(print, flush=True)
     folder = data or brokers.data_folder()
     before = {server.pid for server in brokers.running(folder)}
-    servers = brokers.up(folder, host=host, nats_port=nats_port, etcd_port=etcd_port, wait=wait, say=say)
+    servers = brokers.up(folder, host=host, nats_port=nats_port, etcd_port=etcd_port, wait=wait, secure=secure, say=say)
     if output == Form.JSON:
         _print_json(servers)
         return
@@ -52,9 +61,38 @@ def up(
         print(f"{server.name} {state}: {server.url}")
     for line in brokers.warnings(servers):
         print(f"warning: {line}")
-    print("Daemons on this machine find them at their usual ports. Elsewhere, or at other ports, name them:")
+    if secure:
+        file = servers[0].certificates.environment_file
+        print(f"Daemons on this machine need these variables. They are in a file: set -a; . {file}; set +a")
+    else:
+        print("Daemons on this machine find them at their usual ports. Elsewhere, or at other ports, name them:")
     for name, value in brokers.environment(servers).items():
         print(f"  export {name}={value}")
+    if secure:
+        print("For each other machine: dynamo infra certificate NODE --address ADDRESS")
+
+
+@app.command(
+    epilog=examples(
+        "dynamo infra certificate two --address 10.0.0.2",
+        "dynamo infra certificate two --address 10.0.0.2 --output ./two --at /etc/dynamod/tls",
+    )
+)
+def certificate(
+    name: Annotated[str, typer.Argument(metavar="NODE", help="name of the other machine")],
+    address: Annotated[list[str], typer.Option(help="address or name at which other nodes reach it; several times")],
+    at: Annotated[Path, typer.Option(help="folder of the files on that machine")] = Path("/etc/dynamod/tls"),
+    into: Annotated[Path | None, typer.Option("--output", help="folder to write to (default: ./NODE)")] = None,
+    data: Data = None,
+) -> None:
+    """Make the certificate of a node on another machine, with the authority of `up --secure`."""
+    from . import brokers
+    from .secure import Secure
+
+    secure = Secure((data or brokers.data_folder()).absolute())
+    folder = secure.node(name, address, into or Path(name), at)
+    print(f"made {folder}: copy it to {name} as {at}, readable by the daemon only, then start the daemon with")
+    print(f"  set -a; . {at}/node.env; set +a")
 
 
 @app.command(epilog=examples("dynamo infra down", "dynamo infra down --purge"))

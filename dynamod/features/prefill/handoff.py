@@ -27,6 +27,7 @@ from dynamod.message.errors import BadRequest, RequestError
 from dynamod.message.worker import Generate, Handoff
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.signing import Signing
+from dynamod.transport.tls import PeerTls
 from dynamod.transport.waiting import comes
 
 from .measured import Measured
@@ -106,7 +107,7 @@ class HandoffEndpoint:
     """One for each worker. Raises BadRequest for an engine that cannot do it.
 
     `port`: at which other nodes read blocks, 0: a free one. `most_bytes`: of blocks that wait for their readers, None:
-    MOST_BYTES. `signing`: of connections to other workers, and from them.
+    MOST_BYTES. `signing`, `tls`: of connections to other workers, and from them.
     """
 
     def __init__(
@@ -118,12 +119,13 @@ class HandoffEndpoint:
         port: int = 0,
         most_bytes: int | None = None,
         signing: Signing | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         if not (isinstance(engine, HandsOffBlocks) and engine.exports):
             raise BadRequest(f"engine {engine.name} neither computes prompts for other workers nor takes them")
         self._engine, self._spawn = engine, spawn
-        self._signing = signing
-        self._read_blocks = read or partial(read_blocks, signing=signing)
+        self._between = signing, tls
+        self._read_blocks = read or partial(read_blocks, signing=signing, tls=tls)
         self._port, self._most_bytes = port, most_bytes or MOST_BYTES
         self.sessions: Sessions | None = None  # of the prompts that are read here
         self._stored_only = False  # it computes no prompts for others
@@ -153,7 +155,7 @@ class HandoffEndpoint:
         """Let others read sessions. Raises OSError where that cannot be."""
         now = asyncio.get_running_loop().time
         sessions = Sessions(now, self._spawn, self._engine.layout(), lease=lease, most_bytes=self._most_bytes)
-        server = BlockServer(sessions, self._spawn, folder, self._signing)
+        server = BlockServer(sessions, self._spawn, folder, *self._between)
         try:
             await server.start(host, self._port)
         except BaseException:

@@ -43,7 +43,10 @@ class Handoffs(WorkerPart):
         engine, spawn = self.context.engine, self.context.spawn
         if isinstance(engine, MovesBlocks) and engine.own_transfer is not None:
             return OwnTransferEndpoint(engine, engine.own_transfer, spawn)
-        return HandoffEndpoint(engine, spawn, port=self.port, most_bytes=self.most_bytes, signing=self.context.signing)
+        between = self.context
+        return HandoffEndpoint(
+            engine, spawn, port=self.port, most_bytes=self.most_bytes, signing=between.signing, tls=between.tls
+        )
 
     def _ready(self) -> HandoffEndpoint | OwnTransferEndpoint:
         if self.endpoint is None:

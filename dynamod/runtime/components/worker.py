@@ -87,6 +87,7 @@ class WorkerComponent(Worker):
             name=process.plan.name,
             index=process.plan.index,
             signing=process.transport.signing,
+            tls=process.transport.tls,
         )
 
     async def follow(self, prefix: str, watcher: Watcher) -> None:

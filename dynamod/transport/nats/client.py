@@ -114,7 +114,8 @@ def refuses_credentials(error: BaseException) -> bool:
 
 def distrusts(error: BaseException) -> bool:
     """Whether we do not take the server's certificate, or it does not take ours."""
-    return isinstance(error, ssl.SSLError) and "certificate" in str(error).lower()
+    words = "certificate", "unknown ca"
+    return isinstance(error, ssl.SSLError) and any(word in str(error).lower() for word in words)
 
 
 def cut_off(error: BaseException) -> bool:

@@ -226,9 +226,7 @@ class Keeper:
         elif nats_client.refuses_credentials(error):
             self._refused = True
             client.options["reconnect_time_wait"] = nats_client.REFUSED_WAIT
-            of = self.settings.credentials
-            what = f"refuses the credentials of {of}" if of else "wants credentials: set NATS_AUTH_USERNAME and others"
-            self._say(f"NATS at {self.servers} {what}", logging.ERROR)
+            self._say(f"NATS at {self.servers} {self._credentials()}", logging.ERROR)
         elif nats_client.distrusts(error):
             self._refused = True
             client.options["reconnect_time_wait"] = nats_client.REFUSED_WAIT
@@ -241,6 +239,14 @@ class Keeper:
             self._refused = False  # a server that has refused us cuts the connection, which says nothing new
             client.options["reconnect_time_wait"] = nats_client.RECONNECT_WAIT
             self._say(f"NATS at {self.servers} cannot be reached: {nats_client.plain(error)}; trying on")
+
+    def _credentials(self) -> str:
+        """What the server does not accept, and what to set."""
+        if of := self.settings.credentials:
+            return f"refuses the credentials of {of}"
+        if self.settings.client_cert is not None:
+            return "has no user for the certificate NATS_TLS_CERT: give that of a node, or set NATS_AUTH_USERNAME"
+        return "wants credentials: set NATS_AUTH_USERNAME and others"
 
     def _say(self, line: str, level: int = logging.WARNING) -> None:
         """Log, but the same again only every few seconds."""

@@ -10,8 +10,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from dynamod.message.errors import UserError
-from dynamod.transport.credentials import readable_file, tls_files, user_and_password
+from dynamod.transport.credentials import client_context, readable_file, tls_files, user_and_password
 
+_TLS = ("NATS_TLS_CA", "NATS_TLS_CERT", "NATS_TLS_KEY")
 _SERVER = re.compile(
     r"(?:(?P<scheme>nats|tls)://)?(?:(?P<user>[^\s:/@]*)(?::(?P<password>[^\s/@]*))?@)?"
     r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::(?P<port>\d{1,5}))?/?"
@@ -65,7 +66,7 @@ class NatsSettings:
         if importlib.util.find_spec("nats") is None:
             raise UserError("NATS_SERVER is set, but the library nats-py is not installed", "pip install nats-py")
         parsed = [_server(text) for text in texts]
-        ca, cert, key = tls_files(env, "NATS_TLS_CA", "NATS_TLS_CERT", "NATS_TLS_KEY")
+        ca, cert, key = tls_files(env, *_TLS)
         tls = bool(ca or cert) or any(match["scheme"] == "tls" for match in parsed)
         scheme = "tls" if tls else "nats"
         servers = dict.fromkeys(f"{scheme}://{match['host']}:{match['port'] or 4222}" for match in parsed)
@@ -104,19 +105,7 @@ class NatsSettings:
 
     def tls_context(self) -> ssl.SSLContext:
         """What TLS connections trust and show. Raises UserError for files that hold no certificate."""
-        try:
-            context = ssl.create_default_context(cafile=self.ca)
-        except (OSError, ssl.SSLError) as error:
-            raise UserError(f"NATS_TLS_CA: {self.ca} holds no certificate: {error}", "give a PEM file") from None
-        if self.client_cert is not None:
-            try:
-                context.load_cert_chain(self.client_cert, self.client_key)
-            except (OSError, ssl.SSLError) as error:
-                raise UserError(
-                    f"NATS_TLS_CERT and NATS_TLS_KEY do not belong together or are no PEM files: {error}",
-                    "give a certificate and its own key",
-                ) from None
-        return context
+        return client_context(_TLS, self.ca, self.client_cert, self.client_key)
 
 
 def _server(text: str) -> re.Match[str]:

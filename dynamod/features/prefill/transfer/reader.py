@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 import msgspec
 
 from dynamod.transport.signing import BLOCKS, Signing
+from dynamod.transport.tls import CA, CERT, PEER_TLS, PeerTls
 
 from .base import Backend, Block, TransferError
 from .frames import VERSION, Hello
@@ -24,6 +25,7 @@ async def read(
     *,
     stall: float = 5.0,
     signing: Signing | None = None,
+    tls: PeerTls | None = None,
 ) -> AsyncGenerator[Block, None]:
     """The blocks of a session from index `first` on, in order, until the source has sent all of its.
 
@@ -31,9 +33,9 @@ async def read(
     is silent for `stall` seconds while a block is awaited is an error; it shows each second that it waits for the
     engine itself. Raises TransferError; all blocks before the fault have been given, and `first` continues after them.
     A caller that stops early closes the generator (`aclose`), which ends the connection.
-    `signing`: signs each connection.
+    `signing`: signs each connection. `tls`: nothing is read from other nodes in the clear.
     """
-    end = await _connected(addresses, Hello(VERSION, session, layout, first), stall, signing)
+    end = await _connected(addresses, Hello(VERSION, session, layout, first), stall, signing, tls)
     try:
         while (block := await end.next(stall)) is not None:
             yield block
@@ -41,9 +43,11 @@ async def read(
         await end.leave()
 
 
-async def _connected(addresses: Mapping[str, str], hello: Hello, stall: float, signing: Signing | None) -> ReaderEnd:
+async def _connected(
+    addresses: Mapping[str, str], hello: Hello, stall: float, signing: Signing | None, tls: PeerTls | None
+) -> ReaderEnd:
     problems = []
-    for name, backend in backends():
+    for name, backend in backends(tls):
         if name not in addresses:
             continue
         try:
@@ -51,9 +55,16 @@ async def _connected(addresses: Mapping[str, str], hello: Hello, stall: float, s
         except TransferError as error:
             if error.kind != "unreachable":
                 raise
-            problems.append(f"{name}: {error}")
+            # no source tells a reader that it refuses a certificate
+            hint = f"; perhaps the certificate here is refused: check {CERT} here and {CA} there"
+            hint = hint if name == "tls" else ""
+            problems.append(f"{name}: {error}{hint}")
         except (OSError, ValueError) as error:  # a TimeoutError has no words
             problems.append(f"{name}: {error or 'timed out'}")
+    if tls is None and "tls" in addresses:
+        problems.append(f"the source wants TLS: set {', '.join(PEER_TLS[:3])} for the daemon here")
+    elif tls is not None and "tls" not in addresses:
+        problems.append(f"the source has no TLS: set {', '.join(PEER_TLS[:3])} for its daemon")
     raise TransferError("unreachable", "; ".join(problems) or "the source has no address that is known here")
 
 

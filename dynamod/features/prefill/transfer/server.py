@@ -9,6 +9,7 @@ from typing import Any
 
 from dynamod.transport.base import Spawn
 from dynamod.transport.signing import Signing
+from dynamod.transport.tls import PeerTls
 
 from .names import backends
 from .sending import Ends, SourceEnd
@@ -23,11 +24,19 @@ BEAT = 1.0
 class BlockServer:
     """Lets other processes read the sessions of this one. `folder`: private, for sockets; None: no shared memory.
 
-    `signing`: judges readers by their signatures.
+    `signing`: judges readers by their signatures. `tls`: readers of other nodes show certificates, and nothing else
+    leaves the node.
     """
 
-    def __init__(self, sessions: Sessions, spawn: Spawn, folder: Path | None, signing: Signing | None = None) -> None:
-        self._sessions, self._spawn, self._folder = sessions, spawn, folder
+    def __init__(
+        self,
+        sessions: Sessions,
+        spawn: Spawn,
+        folder: Path | None,
+        signing: Signing | None = None,
+        tls: PeerTls | None = None,
+    ) -> None:
+        self._sessions, self._spawn, self._folder, self._tls = sessions, spawn, folder, tls
         self._addresses: dict[str, str] = {}
         self._closers: list[Callable[[], None]] = []
         self._ends = Ends(signing)
@@ -39,12 +48,13 @@ class BlockServer:
         `port`: the one for TCP; 0: a free one. Raises OSError when none works, or TCP does not at the port that it has.
         """
         problems = []
-        for name, backend in backends():
+        for name, backend in backends(self._tls):
             try:
                 listening = await backend.listen(self._source, host, self._folder, port)
             except OSError as error:
-                if port and name == "tcp":
-                    raise OSError(error.errno, f"{os.strerror(error.errno or 0)}: port {port} of {host}") from None
+                if port and name in ("tcp", "tls"):
+                    why = os.strerror(error.errno) if error.errno else error
+                    raise OSError(error.errno, f"{why}: port {port} of {host}") from None
                 problems.append(f"{name}: {error}")
                 log.warning("blocks are not offered over %s: %s", name, error)
                 continue

@@ -1,12 +1,20 @@
-"""Over TCP, between nodes: the bytes of a piece follow its frame."""
+"""Over TCP, between nodes, in the clear or with TLS: the bytes of a piece follow its frame."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from dynamod.message.errors import UserError
+from dynamod.transport.tls import PeerTls, plain
 
 from .base import Listening
 from .reading import ReaderEnd
 from .sending import SourceEnd
+
+HANDSHAKE_S = 5.0
+"""Seconds in which a reader must show its certificate."""
 
 
 class Tcp:
@@ -16,16 +24,55 @@ class Tcp:
         self, source: Callable[[type[SourceEnd]], SourceEnd], host: str, folder: Path | None, port: int
     ) -> Listening:
         """Listen at `host`, where port 0 is a free one. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: source(SourceEnd), host, port)
-        port = server.sockets[0].getsockname()[1]
-        return Listening(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", server.close)
+        return await _listen(source, host, port)
 
     async def connect(self, address: str, reader: Callable[[type[ReaderEnd]], ReaderEnd]) -> ReaderEnd:
         """Connect. Raises OSError."""
-        host, _, port = address.rpartition(":")
-        if not (port.isdecimal() and int(port) < 2**16):
-            raise OSError(f"{address!r} is no address of a host and a port")
-        loop = asyncio.get_running_loop()
-        _, end = await loop.create_connection(lambda: reader(ReaderEnd), host.strip("[]"), int(port))
-        return end
+        return await _connect(address, reader)
+
+
+class Tls:
+    """The same with certificates that both ends show."""
+
+    def __init__(self, tls: PeerTls) -> None:
+        self._tls = tls
+
+    async def listen(
+        self, source: Callable[[type[SourceEnd]], SourceEnd], host: str, folder: Path | None, port: int
+    ) -> Listening:
+        """Listen at `host`, where port 0 is a free one. Raises OSError."""
+        try:
+            return await _listen(source, host, port, ssl=self._tls.server(), ssl_handshake_timeout=HANDSHAKE_S)
+        except UserError as error:
+            raise OSError(error.line()) from None
+
+    async def connect(self, address: str, reader: Callable[[type[ReaderEnd]], ReaderEnd]) -> ReaderEnd:
+        """Connect; the source must have a certificate for its address. Raises OSError."""
+        try:
+            name = self._tls.name or _host_and_port(address)[0]
+            return await _connect(address, reader, ssl=self._tls.client(), server_hostname=name)
+        except UserError as error:
+            raise OSError(error.line()) from None
+        except ssl.SSLError as error:
+            raise OSError(plain(error)) from None
+
+
+async def _listen(source: Callable[[type[SourceEnd]], SourceEnd], host: str, port: int, **tls: Any) -> Listening:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: source(SourceEnd), host, port, **tls)
+    port = server.sockets[0].getsockname()[1]
+    return Listening(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", server.close)
+
+
+async def _connect(address: str, reader: Callable[[type[ReaderEnd]], ReaderEnd], **tls: Any) -> ReaderEnd:
+    host, port = _host_and_port(address)
+    loop = asyncio.get_running_loop()
+    _, end = await loop.create_connection(lambda: reader(ReaderEnd), host, port, **tls)
+    return end
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not (port.isdecimal() and int(port) < 2**16):
+        raise OSError(f"{address!r} is no address of a host and a port")
+    return host.strip("[]"), int(port)

@@ -48,6 +48,10 @@ def entries(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
 
 
+def requests(folder: Path) -> list[dict[str, Any]]:
+    return [one for one in entries(folder) if one["kind"] == "request"]
+
+
 def shown(machine: Any, *words: str) -> list[dict[str, Any]]:
     """What `dynamo audit` prints as JSON."""
     done = machine.run("dynamo", "audit", "--output", "json", *words)
@@ -63,7 +67,7 @@ def test_each_request_and_each_change_has_an_entry(machine: Any) -> None:
     assert ask(machine, url, BODY, "another") == 401
     assert machine.run("dynamo", "scale", "Worker", "2").code == 0
     assert machine.run("dynamo", "restart", "Nothing").code == 1
-    machine.until(lambda: len(shown(machine, "--since", "1h")) == 24)
+    machine.until(lambda: len(shown(machine, "--since", "1h")) == 25)
 
     requests = shown(machine, "--kind", "request", "--since", "1h")
     assert [one["status"] for one in requests].count(200) == 21
@@ -73,7 +77,10 @@ def test_each_request_and_each_change_has_an_entry(machine: Any) -> None:
     assert mine["completion_tokens"] == 4
     (refused,) = shown(machine, "--status", "4xx", "--kind", "request")
     assert (refused["error"], refused["key"]) == ("invalid_api_key", "")
-    scale, restart = shown(machine, "--kind", "command")
+    serve, scale, restart = shown(machine, "--kind", "command")
+    assert (serve["command"], serve["arguments"]["folder"], serve["status"]) == ("serve", str(machine.folder), 200)
+    assert (serve["arguments"]["session"].startswith("dynamo serve pid"), serve["uid"]) == (True, os.getuid())
+    assert "environ" not in serve["arguments"]
     assert (scale["command"], scale["arguments"]["replicas"], scale["status"]) == ("scale", 2, 200)
     assert (restart["command"], restart["status"]) == ("restart", 404)
     assert scale["uid"] == os.getuid()
@@ -96,7 +103,9 @@ def test_each_request_and_each_change_has_an_entry(machine: Any) -> None:
     assert not [path for path in folder.iterdir() if KEY in path.read_text()]
     assert 'audit_lines_total{outcome="written"} 22.0' in machine.ask(url, "/metrics")[1]
     command.end()
-    assert len(shown(machine, "--folder", str(folder))) == 24
+    machine.until(lambda: len(shown(machine, "--folder", str(folder))) == 26)
+    stop = shown(machine, "--folder", str(folder), "--kind", "command")[-1]
+    assert (stop["command"], stop["arguments"]["graph"], stop["pid"]) == ("stop", "agg", serve["pid"])
 
 
 @together
@@ -144,7 +153,7 @@ def test_sigterm_loses_no_entry(machine: Any) -> None:
     assert [ask(machine, url, BODY) for _ in range(60)] == [200] * 60
     command.end(signal.SIGTERM)
     assert not Path(f"/proc/{pid}").exists()
-    assert len(entries(machine.folder / "audit")) == 60
+    assert len(requests(machine.folder / "audit")) == 60
 
 
 OPEN = """
@@ -162,7 +171,7 @@ def test_open_streams_have_an_entry_when_the_server_ends(machine: Any) -> None:
     url = command.ready()
     streams = [machine.stream(url, "word " * 400, max_tokens=400) for _ in range(3)]
     command.end(signal.SIGTERM, bound=10.0)
-    found = entries(machine.folder / "audit")
+    found = requests(machine.folder / "audit")
     assert [one["status"] for one in found] == [200] * 3
     assert {one["error"] for one in found} == {"shutting_down"}
     assert all(one["completion_tokens"] > 0 for one in found)
@@ -182,14 +191,14 @@ def test_an_entry_names_the_workers_of_a_request_that_moved(machine: Any) -> Non
     for stream in streams:
         stream.read()
         stream.close()
-    machine.until(lambda: len(entries(machine.folder / "audit")) == 2)
-    moved, stayed = sorted(entries(machine.folder / "audit"), key=lambda one: -one["migrations"])
+    machine.until(lambda: len(requests(machine.folder / "audit")) == 2)
+    moved, stayed = sorted(requests(machine.folder / "audit"), key=lambda one: -one["migrations"])
     assert (moved["migrations"], moved["workers"]) == (1, ["agg/Worker.0", "agg/Worker.1"])
     assert (stayed["migrations"], stayed["workers"]) == (0, ["agg/Worker.1"])
     assert machine.run("dynamo", "stop").code == 0  # the command that ends the daemon has an entry, too
     command.wait(30)
-    (stop,) = [one for one in entries(machine.folder / "audit") if one["kind"] == "command"]
-    assert (stop["command"], stop["status"]) == ("stop", 200)
+    commands = [one for one in entries(machine.folder / "audit") if one["kind"] == "command"]
+    assert [(one["command"], one["status"]) for one in commands] == [("serve", 200), ("stop", 200)]
 
 
 @together
@@ -197,7 +206,7 @@ def test_the_example_sums_up(machine: Any) -> None:
     command, url = served(machine)
     assert [ask(machine, url, BODY) for _ in range(3)] == [200] * 3
     assert ask(machine, url, BODY, "another") == 401
-    machine.until(lambda: len(shown(machine)) == 4)
+    machine.until(lambda: len(shown(machine)) == 5)
     text = machine.run("dynamo", "audit", "--output", "json").out
     script = Path(__file__).parents[4] / "examples/audit/use_by_key.py"
     done = subprocess.run([sys.executable, script], input=text, capture_output=True, text=True, check=True)

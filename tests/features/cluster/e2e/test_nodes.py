@@ -229,3 +229,24 @@ def test_the_doctor_names_the_node_that_differs(machine: Any, servers: Servers) 
     assert ill.code == 1
     without = machine.run("dynamo", "doctor", **{**here, "DYNAMOD_FEATURES": "-cluster"})
     assert "agreement" not in without.out
+
+
+@together
+def test_a_name_that_is_taken_is_said_and_cuts_nobody(machine: Any, servers: Servers) -> None:
+    """Two daemons of one machine are called two; each has a control socket, and each a worker."""
+    _, url = front(machine, servers)
+    worker(machine, servers, "two", speed=20)
+    machine.until(lambda: instances(machine, url) == ["two"])
+    stream = machine.stream(url, "hello", max_tokens=200, ignore_eos=True)
+    again = on(machine, servers, "three", DYNAMOD_NODE="two")
+    second = worker(machine, servers, "three", speed=20, env={"DYNAMOD_NODE": "two"})
+    machine.until(lambda: instances(machine, url) == ["two", "two"])
+    stream.read()
+    assert (stream.error, stream.done) == (None, True)
+    said = "another daemon has the name of this node"
+    for where in (on(machine, servers, "two"), again):
+        machine.until(lambda where=where: said in machine.run("dynamo", "status", **where).out)
+    said = "another daemon of this machine is called two too: give one of them another name (DYNAMOD_NODE)"
+    assert said in second.err
+    for number in range(4):
+        assert machine.chat(url, f"topic {number}", max_tokens=4)

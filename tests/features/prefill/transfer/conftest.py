@@ -12,7 +12,8 @@ from dynamod.features.prefill.transfer import nixl
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    both = any(name in item.nodeid for name in ("test_transfer", "test_faults", "test_shared_memory", "test_nixl"))
+    names = ("test_transfer", "test_faults", "test_shared_memory", "test_nixl", "test_tls")
+    both = any(name in item.nodeid for name in names)
     return {"asyncio": asyncio.new_event_loop} | ({"uvloop": uvloop.new_event_loop} if both else {})
 
 

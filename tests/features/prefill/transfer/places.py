@@ -1,8 +1,12 @@
 """A source with its server, a source that follows a script, and blocks."""
 
 import asyncio
+import atexit
 import contextlib
+import functools
 import importlib.util
+import shutil
+import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
@@ -14,9 +18,11 @@ from dynamod.features.prefill.transfer.frames import VERSION, Accept, Frame, Hea
 from dynamod.features.prefill.transfer.reader import read
 from dynamod.features.prefill.transfer.server import BlockServer
 from dynamod.features.prefill.transfer.sessions import Session, Sessions
+from dynamod.transport.tls import PeerTls
+from tests.certificates import Certificates
 
 LAYOUT = "layout"
-INSTALLED = [name for name in ("shm", "nixl", "tcp") if name != "nixl" or importlib.util.find_spec("nixl")]
+INSTALLED = [name for name in ("shm", "nixl", "tcp", "tls") if name != "nixl" or importlib.util.find_spec("nixl")]
 Broken = tuple[list[Block], TransferError]
 each_backend = pytest.mark.parametrize("backend", INSTALLED)
 
@@ -31,15 +37,37 @@ async def by_all_backends(play: Callable[[str], Awaitable[None]]) -> None:
         raise BaseExceptionGroup("backends failed", [error for _, error in failed])
 
 
+@functools.cache
+def peer_tls() -> PeerTls:
+    """Certificates of a node."""
+    made = Certificates(Path(tempfile.mkdtemp(prefix="dynamod-tls-")))
+    atexit.register(shutil.rmtree, made.folder, ignore_errors=True)
+    return tls_of(made)
+
+
+def tls_of(made: Certificates, **options: Any) -> PeerTls:
+    """The files of a node with a certificate of this authority."""
+    cert, key = made.issue("node", **options)
+    return PeerTls(Path(made.ca), Path(cert), Path(key))
+
+
 class Source:
     """Sessions and their server, in this process."""
 
-    def __init__(self, folder: Path | None, host: str = "127.0.0.1", port: int = 0, **options: Any) -> None:
+    def __init__(
+        self, folder: Path | None, host: str = "127.0.0.1", port: int = 0, tls: PeerTls | None = None, **options: Any
+    ) -> None:
         self.tasks: list[asyncio.Task[None]] = []
         self.exports: list[asyncio.Task[None]] = []
         self.sessions = Sessions(asyncio.get_running_loop().time, self.spawn, LAYOUT, **options)
         self.server = BlockServer(self.sessions, self.spawn, folder)
+        self.secure = BlockServer(self.sessions, self.spawn, None, tls=tls or peer_tls())
         self.host, self.port = host, port
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Of both servers, by backend."""
+        return {**self.server.addresses, **self.secure.addresses}
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -48,11 +76,13 @@ class Source:
 
     async def __aenter__(self) -> Self:
         await self.server.start(self.host, self.port)
+        await self.secure.start(self.host)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.sessions.close()
         self.server.close()
+        self.secure.close()
         for export in self.exports:
             export.cancel()
         await asyncio.wait([*self.tasks, *self.exports])
@@ -80,7 +110,9 @@ class Source:
         session.finish()
 
     def reading(self, backend: str, session: str, first: int = 0, **options: Any) -> AsyncGenerator[Block, None]:
-        return read({backend: self.server.addresses[backend]}, session, options.pop("layout", LAYOUT), first, **options)
+        if backend == "tls":
+            options.setdefault("tls", peer_tls())
+        return read({backend: self.addresses[backend]}, session, options.pop("layout", LAYOUT), first, **options)
 
 
 def some_blocks(count: int, size: int = 5000) -> list[Block]:

@@ -29,8 +29,22 @@ from dynamod.features.prefill.transfer.frames import (
 )
 from dynamod.features.prefill.transfer.reader import read
 from dynamod.features.prefill.transfer.sessions import Sessions
+from dynamod.transport.tls import PeerTls
 
-from .places import LAYOUT, Broken, Source, asked, broken, collect, each_backend, framed, scripted, some_blocks, until
+from .places import (
+    LAYOUT,
+    Broken,
+    Source,
+    asked,
+    broken,
+    collect,
+    each_backend,
+    framed,
+    peer_tls,
+    scripted,
+    some_blocks,
+    until,
+)
 
 ONE, TWO = some_blocks(2)
 
@@ -211,15 +225,15 @@ async def test_a_reader_that_leaves_too_often_ends_the_session(tmp_path: Path) -
         assert source.sessions.statistics().held_bytes == 0
 
 
-def _source_process(pipe: Connection, folder: str) -> None:
+def _source_process(pipe: Connection, folder: str, tls: PeerTls) -> None:
     nixl.DEVICES = Path("/")
 
     async def main() -> None:
-        async with Source(Path(folder)) as source:
+        async with Source(Path(folder), tls=tls) as source:
             session = source.sessions.open()
             for block in some_blocks(300, 100_000):
                 session.put(block.name, block.data)
-            pipe.send((source.server.addresses, session.id))
+            pipe.send((source.addresses, session.id))
             await asyncio.sleep(60)
 
     asyncio.run(main())
@@ -232,7 +246,9 @@ async def test_a_source_that_is_killed_while_it_is_read(
     monkeypatch.setattr(reader, "CONNECT_TIMEOUT", 10)  # the first use of NIXL takes time
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-    process = multiprocessing.get_context("spawn").Process(target=_source_process, args=(theirs, str(tmp_path)))
+    given = (theirs, str(tmp_path), peer_tls())
+    process = multiprocessing.get_context("spawn").Process(target=_source_process, args=given)
+    tls = peer_tls() if backend == "tls" else None
     process.start()
     try:
         addresses, session = await asyncio.to_thread(ours.recv)
@@ -242,7 +258,7 @@ async def test_a_source_that_is_killed_while_it_is_read(
                 os.kill(process.pid, signal.SIGKILL)
 
         async with asyncio.timeout(10):
-            got, error = await broken(read({backend: addresses[backend]}, session, LAYOUT, 0), at)
+            got, error = await broken(read({backend: addresses[backend]}, session, LAYOUT, 0, tls=tls), at)
         assert error.kind == "short", error
         assert 5 <= len(got) < 300
         assert got == some_blocks(300, 100_000)[: len(got)]
@@ -253,7 +269,7 @@ async def test_a_source_that_is_killed_while_it_is_read(
     if os.path.isdir("/dev/shm"):
         assert not {name for name in set(os.listdir("/dev/shm")) - before if "dynamod" in name}
     with pytest.raises(TransferError) as gone:
-        await collect(read({backend: addresses[backend]}, session, LAYOUT, 0))
+        await collect(read({backend: addresses[backend]}, session, LAYOUT, 0, tls=tls))
     assert gone.value.kind == "unreachable"
 
 
