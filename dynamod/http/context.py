@@ -172,7 +172,7 @@ class RequestContext:
 
     def __init__(self, request: web.BaseRequest, metrics: Metrics, origins: Collection[str] = ()) -> None:
         begun = perf_counter()
-        self.timeline = Timeline(begun, getattr(request.protocol, "arrived", 0.0) or begun)
+        self.timeline = Timeline(begun, getattr(getattr(request, "protocol", None), "arrived", 0.0) or begun)
         self.request = request
         self.id = request_id(request.headers.get("x-request-id"))
         self.headers = common_headers(self.id)  # of the answer, whatever it is

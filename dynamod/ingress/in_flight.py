@@ -35,8 +35,8 @@ Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 Told = Callable[[Instance], None] | None
 """Called with a worker; None: no caller needs to know."""
 
-Marked = Callable[[Placement | None], None]
-"""Called when a place is asked for, and with the place."""
+Marked = Callable[[Placement | None], None] | None
+"""Called when a place is asked for, and with the place; None: no caller needs to know."""
 
 TOGETHER = 32
 """Choices of a request that begin in one turn of the event loop: its 2,048 would keep other streams waiting."""
@@ -157,6 +157,7 @@ class RequestsInFlight:
         card, model, request = lowered.card, lowered.model, lowered.requests[index]
         prompt, can = prompt_of(job, lowered, index), card.capabilities
         note = job.timeline.marks.append if job.timeline is not None and index < CHOICES else NOWHERE
+        traced = job.timeline.trace if job.timeline is not None else None
         told = run.sink.placed if job.timed else None
         choice = Choice(
             request,
@@ -168,7 +169,7 @@ class RequestsInFlight:
             longest=self._longest,
             prompt_tokens=prompt.tokens,
             logprobs=partial(_pass_logprobs, model, run.sink) if model is not None else None,
-            stages=stages,
+            stages=stages if traced is None else (*stages, traced.stage),
             card=card,
             prompt=prompt,
             placed=told and partial(told, index),
@@ -182,7 +183,7 @@ class RequestsInFlight:
         return InFlightRequest(choice, places, self._transport, self._now, migrations, completed)
 
     def acquire(
-        self, card: ModelCard, prompt: Prompt, priority: int, told: Told, mark: Marked, ask: Ask
+        self, card: ModelCard, prompt: Prompt, priority: int, told: Told, ask: Ask, mark: Marked = None
     ) -> Awaitable[Placement]:
         """A place for a choice. `told` gets the worker. Awaiting it raises Overloaded."""
         # others are tried before one that is tried alone: its wait is bounded as that for a long prompt is
@@ -262,7 +263,7 @@ class ChoicePlaces:
         self, requests: RequestsInFlight, card: ModelCard, prompt: Prompt, priority: int, told: Told, mark: Marked
     ) -> None:
         self.neighbours = requests.neighbours
-        self.acquire = partial(requests.acquire, card, prompt, priority, told, mark)
+        self.acquire = partial(requests.acquire, card, prompt, priority, told, mark=mark)
         self.available = partial(requests.available, card, prompt)
 
 
@@ -300,12 +301,14 @@ def _mark(note: Callable[[Mark], None], choice: int, place: Placement | None) ->
 
 async def _placed(place: Awaitable[Placement], stage: Stage, told: Told, mark: Marked) -> Placement:
     entered = stage.enter()
-    mark(None)
+    if mark is not None:
+        mark(None)
     try:
         placement = await place
     finally:
         stage.leave(entered)
-    mark(placement)
+    if mark is not None:
+        mark(placement)
     if told is not None:
         told(placement.instance)
     return placement

@@ -57,8 +57,8 @@ class Timeline(msgspec.Struct, eq=False):
 
     `arrived`: its first byte. `begun`: its header. `read`: its body. `turn`: its turn to be worked on. `checked`: it is
     in order, and the processor has it. `lowering`, `lowered`: its prompts are being made, and are there.
-    `first_write`: the first bytes of a stream go out. `ended`: the last bytes have gone out. `trace`: what a feature
-    keeps of the request.
+    `first_write`: the first bytes of a stream go out. `ended`: the last bytes have gone out. `trace`: what a
+    feature keeps of the request, None: nothing; its `stage` is a `migration.stages.MakeStage`.
     """
 
     begun: float

@@ -271,7 +271,7 @@ class EngineEndpoint(BodyEndpoint[E]):
         meter = context.serving(asked.model, bool(self.streams) and bool(getattr(asked, "stream", False)))
         settings, records = frontend.settings, context.metrics.records
         timed = self.timed or settings.per_request_metrics or bool(asked.extra_fields) or records is not None
-        facts = records.facts(context) if records is not None else None
+        facts = records.facts(context, asked) if records is not None else None
         timeline, identity = context.timeline, frontend.unused_id(context.id)
         notes, priority = context.notes, context.caller.priority
         job = Job(identity, self, asked, body, priority, timed, notes=notes, facts=facts, timeline=timeline)
