@@ -48,14 +48,10 @@ class ExporterPipe:
             if process is None:
                 return 0
             assert process.stdin is not None
-            done, fd = 0, process.stdin.fileno()
-            until = time.monotonic() + SEND_S
-            for line in lines:
-                if not _written(fd, line, until):
-                    self.failure = "the exporter process does not read"
-                    self._drop(process)
-                    break
-                done += 1
+            done = len(lines)
+            if not _written(process.stdin.fileno(), b"".join(lines), time.monotonic() + SEND_S):
+                self.failure, done = "the exporter process does not read", 0
+                self._drop(process)
             self._sent += done
             self._read()
             return done
