@@ -118,10 +118,10 @@ class ProcessorBackend:
         timeline = job.timeline
         if timeline is None:
             return await self._processor.requests.start(job, sink, await self._processor.lower(job))
-        self._processor.timelines.keep(job.id, timeline)
         timeline.lowering = perf_counter()
         lowered = await self._processor.lower(job)
         timeline.lowered = perf_counter()
+        self._processor.timelines.keep(job.id, timeline)
         return await self._processor.requests.start(job, sink, lowered)
 
 
