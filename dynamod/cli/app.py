@@ -173,7 +173,7 @@ def explain(
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
-    """Show why a request went where it went: every worker's score, term by term. Or what a feature explains."""
+    """Show why a request went where it went, by every worker's score, and where its time went."""
     if (told := explanation(request)) is not None:
         told(socket, output)
         return

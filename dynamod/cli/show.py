@@ -44,8 +44,17 @@ def words(value: Struct, _width: int | None) -> str:
 
 
 def decisions(records: list[dict[str, Any]], width: int | None) -> str:
-    """`explain`: the decisions for a request."""
-    return "\n\n".join(decision(record, width) for record in records)
+    """`explain`: the decisions for a request, and where its time went."""
+    shown = [decision(record, width) for record in records]
+    return "\n\n".join([*shown, *(times(record["times"]) for record in records if record.get("times"))])
+
+
+def times(told: Mapping[str, Any]) -> str:
+    """Where the time of a request went: a line for each phase that took some."""
+    total, phases = told["total_ms"], told["phases_ms"]
+    rows = [[name, f"{ms:.3f}", f"{100 * ms / (total or 1):.1f}%"] for name, ms in phases.items() if ms]
+    head = "so far: it has not ended" if told["open"] else "from its first byte here to the last byte of its answer"
+    return f"{table(['PHASE', 'MS', 'SHARE'], [*rows, ['total', f'{total:.3f}', '']])}\n{head}"
 
 
 def decision(record: dict[str, Any], width: int | None = None) -> str:

@@ -18,7 +18,7 @@ from dynamod.message.shares import Shares
 from dynamod.observe.bounded import bounded
 
 from .body import unsupported_encoding
-from .context import common_headers, request_id
+from .context import Arrivals, common_headers, request_id
 from .errors import HeaderTooLarge, UrlTooLong, error_response
 
 log = logging.getLogger("dynamod.frontend")
@@ -37,7 +37,7 @@ RESERVE = 64
 """Descriptors that clients do not get: workers must be reached, and files read, at any number of connections."""
 
 
-class Connection(web.RequestHandler):
+class Connection(Arrivals):
     """One client connection. A client that reads nothing for `timeout` seconds is disconnected (0: never).
 
     `refused`: there are too many connections; this one is closed at once.

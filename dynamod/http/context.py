@@ -7,13 +7,14 @@ import re
 import time
 from collections.abc import Callable, Collection
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 from aiohttp import web
 
 from dynamod.message.errors import Overloaded, RequestError
 from dynamod.observe.frequent import FrequentLine
+from dynamod.observe.timeline import Timeline
 
 from .cors import origin_headers
 from .metrics import UNKNOWN, Metrics, ModelMetrics
@@ -145,16 +146,33 @@ class Caller(msgspec.Struct, eq=False):
         return None if self.client is None else self.client.key.priority
 
 
+class Arrivals(web.RequestHandler):
+    """A connection that knows when the first byte of its request has come. `arrived`: 0.0 between requests."""
+
+    __slots__ = ("arrived",)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.arrived = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        """The client has sent something (called by the transport)."""
+        if not self.arrived:
+            self.arrived = perf_counter()
+        super().data_received(data)
+
+
 class RequestContext:
     """What is known of one request: enough for its log line, its metrics, and to end it from outside."""
 
     __slots__ = (
-        *("begun", "cancel", "endpoint", "error", "headers", "id", "meter", "metrics", "notes"),
-        *("caller", "model", "request", "response", "stream", "task"),
+        *("cancel", "endpoint", "error", "headers", "id", "meter", "metrics", "notes"),
+        *("caller", "model", "request", "response", "stream", "task", "timeline"),
     )
 
     def __init__(self, request: web.BaseRequest, metrics: Metrics, origins: Collection[str] = ()) -> None:
-        self.begun = perf_counter()
+        begun = perf_counter()
+        self.timeline = Timeline(begun, getattr(getattr(request, "protocol", None), "arrived", 0.0) or begun)
         self.request = request
         self.id = request_id(request.headers.get("x-request-id"))
         self.headers = common_headers(self.id)  # of the answer, whatever it is
@@ -171,6 +189,11 @@ class RequestContext:
         self.task: asyncio.Task[object] | None = None
         self.caller = Caller()
         self.notes: dict[str, str] = {}  # what features say of it, for the log
+
+    @property
+    def begun(self) -> float:
+        """When its header had come, on the clock of `perf_counter`."""
+        return self.timeline.begun
 
     def serving(self, model: str, stream: bool) -> ModelMetrics:
         """The request asks for a model that is served."""
@@ -214,6 +237,7 @@ class RequestContext:
     def end(self, status: int) -> None:
         """Count and log. `status` 499: the client left."""
         response, gone = self.response, status == GONE
+        self.timeline.ended = perf_counter()
         failed = self.error or (response.error if response is not None else None)
         self.metrics.disconnected_clients += gone
         if self.caller.counts and self.caller.client is not None:

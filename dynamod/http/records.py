@@ -43,6 +43,9 @@ class RecordReader(ABC):
     headers: Collection[str] = ()
     tokens: bool = False
 
+    def begins(self, context: RequestContext, asked: Any) -> None:  # noqa: B027  # most readers have nothing to do then
+        """A request is about to go to an engine, as `asked`. The reader may set `context.timeline.trace`."""
+
     @abstractmethod
     def take(self, record: RequestRecord) -> None:
         """Take one record. Called in the event loop at the end of each request: it must not wait."""
@@ -65,11 +68,14 @@ class Records:
         self._body_bytes = max(reader.body_bytes for reader in readers)
         self._headers = frozenset(name for reader in readers for name in reader.headers)
         self._tokens = any(reader.tokens for reader in readers)
+        self._beginning = [one for one in readers if type(one).begins is not RecordReader.begins]
         self._facts: dict[RequestContext, Facts] = {}  # of open requests
         self._bodies: dict[RequestContext, Bodies] = {}  # of open requests
 
-    def facts(self, context: RequestContext) -> Facts | None:
-        """Where to note tokens of a request; None: no reader wants them."""
+    def facts(self, context: RequestContext, asked: Any) -> Facts | None:
+        """A request goes to an engine. Where to note its tokens; None: no reader wants them."""
+        for reader in self._beginning:
+            reader.begins(context, asked)
         if not self._tokens:
             return None
         self._facts[context] = found = Facts()
@@ -143,6 +149,7 @@ class Records:
             prompts=facts.prompts if facts is not None else (),
             choices=_ends(response, facts) if facts is not None and response is not None else (),
             samples=facts.samples if facts is not None else 1,
+            timeline=context.timeline,
         )
 
     def _wanted(self, request: web.BaseRequest) -> dict[str, str]:

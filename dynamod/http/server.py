@@ -17,7 +17,7 @@ from dynamod.observe.frequent import write_waiting
 from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
 
 from .accepting import Listener
-from .answer import json_response
+from .answer import WholeAnswer, json_response
 from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
 from .cors import name_setting, preflight
@@ -161,11 +161,14 @@ class Server:
         try:
             response = await self._answer(request, context)
             status = response.status
+            if isinstance(response, WholeAnswer):
+                await response.prepare(request)  # it is out before the request ends here, and has its times
             if self.metrics.records is not None:
                 self.metrics.records.answered(context, response)
             return response
         finally:
             context.end(status)
+            connection.arrived = 0.0
             del self._busy[context]
             if not self._busy:
                 self._idle.set()

@@ -66,6 +66,9 @@ class Source(Protocol):
     def take(self) -> bytes:
         """The frames of everything that is there."""
 
+    def begins(self) -> None:
+        """The first bytes have gone out."""
+
     def last(self) -> float:
         """When the newest event was made, on the clock of `perf_counter`; 0: there is none."""
 
@@ -114,9 +117,12 @@ class EventStream:
         if not head:
             await response.prepare(request)
         self.transport = request.transport
-        keep_alive = keep_alive or idle
+        keep_alive, begun = keep_alive or idle, False
         while source.open:
             self._flush(source, head, comment)
+            if not begun:
+                begun = True
+                source.begins()
             head = b""
             comment = await self._more(source, keep_alive)
             await request.writer.drain()

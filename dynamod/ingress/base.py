@@ -15,6 +15,7 @@ from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import EngineFields
 from dynamod.observe.records import Facts
+from dynamod.observe.timeline import Timeline
 from dynamod.router.eligible import Need
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Job(msgspec.Struct, frozen=True):
     `priority`: of the client's key, instead of what the request says; None: it has none. `timed`: the sink wants to
     know when a worker was found, and which. `needs`: of its workers. `notes`: what features say of the request, for the
     log and the records of its decisions: texts without spaces, by words of the features. `facts`: gets the tokens of
-    prompts and answers; None: no reader wants tokens.
+    prompts and answers; None: no reader wants tokens. `timeline`: gets its marks.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Job(msgspec.Struct, frozen=True):
     needs: Sequence[Need] = ()
     notes: dict[str, str] = {}
     facts: Facts | None = None
+    timeline: Timeline | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,13 @@
-"""What preprocessing, routing and migration cost, per model. `router_metrics` shows it when it is scraped."""
+"""What preprocessing, routing and migration cost, per model, for `router_metrics`; and per request, for `explain`."""
 
+from collections import OrderedDict
+from collections.abc import Mapping
 from time import perf_counter
+from typing import Any
 
+from dynamod.observe.bounded import bounded
 from dynamod.observe.metrics import DURATION, Histogram
+from dynamod.observe.timeline import Timeline
 
 OVERHEAD = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0)
 """Milliseconds, as NVIDIA Dynamo's `dynamo_router_overhead_*_ms` are."""
@@ -96,3 +101,32 @@ class MigrationCounts:
     def settled(self, seconds: float, ok: bool) -> None:
         """Another instance has taken it (or none has) that long after the stream broke."""
         (self.taken if ok else self.failed).observe(seconds)
+
+
+class Timelines:
+    """The timelines of the last `capacity` requests to engines, by their ids."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._kept: OrderedDict[str, Timeline] = OrderedDict()
+        bounded(self, "kept timelines", capacity, len, "requests")
+
+    def keep(self, request: str, timeline: Timeline) -> None:
+        """Keep one. Another one of the same id takes its place."""
+        self._kept[request] = timeline
+        if len(self._kept) > self._capacity:
+            self._kept.popitem(last=False)
+
+    def told(self, request: str) -> Mapping[str, Any] | None:
+        """Where the time of a request went, in milliseconds; None: it is not known (any more).
+
+        `open`: it has not ended.
+        """
+        timeline = self._kept.get(request)
+        if timeline is None:
+            return None
+        phases = {name: round(seconds * 1000, 3) for name, seconds in timeline.phases().items()}
+        return {"total_ms": round(sum(phases.values()), 3), "open": not timeline.ended, "phases_ms": phases}
+
+    def __len__(self) -> int:
+        return len(self._kept)

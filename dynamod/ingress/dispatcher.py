@@ -243,15 +243,15 @@ class Dispatcher(Actor):
             return None
         for stage in self.stages.looking:
             decision = stage.decided(key, message, decision, exclude)
-        changed = partial(self._load_fell, key)
-        placement = message.placement = Placement(instance, decision, router, changed, message.alone)
-        placement.untried = message.untried
+        fell = partial(self._load_fell, key)
+        placement = message.placement = Placement(instance, decision, router, fell, message.alone, message.untried)
         self.decisions.add(decision)
         router.started(placement, decision, message.prompt)
         counts, prompt = self.counts[key[0]], message.prompt
         if prompt.blocks and prompt.tokens:
             counts.hits[key[1]].observe(decision.overlap * decision.block_size / prompt.tokens)
-        counts.overhead.scheduling.observe((perf_counter() - started) * 1000)
+        placement.took = perf_counter() - started
+        counts.overhead.scheduling.observe(placement.took * 1000)
         return placement
 
     def unable(self, key: Key, message: Acquire) -> Mapping[int, str]:

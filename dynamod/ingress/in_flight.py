@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from dynamod.actor import ActorUnreachable
@@ -16,6 +17,7 @@ from dynamod.migration.base import Choice
 from dynamod.migration.request import InFlightRequest
 from dynamod.migration.stages import Ask, MakeStage, StageContext
 from dynamod.observe.records import Facts, PromptTokens
+from dynamod.observe.timeline import ASKED, CHOICES, FINISHED, NOWHERE, PLACED, Mark
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.output import RecordedOutput
 from dynamod.router.placement import Placement
@@ -32,6 +34,9 @@ Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 
 Told = Callable[[Instance], None] | None
 """Called with a worker; None: no caller needs to know."""
+
+Marked = Callable[[Placement | None], None] | None
+"""Called when a place is asked for, and with the place; None: no caller needs to know."""
 
 TOGETHER = 32
 """Choices of a request that begin in one turn of the event loop: its 2,048 would keep other streams waiting."""
@@ -151,6 +156,8 @@ class RequestsInFlight:
     ) -> InFlightRequest:
         card, model, request = lowered.card, lowered.model, lowered.requests[index]
         prompt, can = prompt_of(job, lowered, index), card.capabilities
+        note = job.timeline.marks.append if job.timeline is not None and index < CHOICES else NOWHERE
+        traced = job.timeline.trace if job.timeline is not None else None
         told = run.sink.placed if job.timed else None
         choice = Choice(
             request,
@@ -162,17 +169,22 @@ class RequestsInFlight:
             longest=self._longest,
             prompt_tokens=prompt.tokens,
             logprobs=partial(_pass_logprobs, model, run.sink) if model is not None else None,
-            stages=stages,
+            stages=stages if traced is None else (*stages, traced.stage),
             card=card,
             prompt=prompt,
             placed=told and partial(told, index),
+            mark=note,
+            timeline=job.timeline,
         )
-        places = ChoicePlaces(self, card, prompt, _priority(job), told and partial(told, index))
+        told_of = told and partial(told, index)
+        places = ChoicePlaces(self, card, prompt, _priority(job), told_of, partial(_mark, note, index))
         migrations = self._counts[card.base].migrations
         completed = partial(self._completed, run)
         return InFlightRequest(choice, places, self._transport, self._now, migrations, completed)
 
-    def acquire(self, card: ModelCard, prompt: Prompt, priority: int, told: Told, ask: Ask) -> Awaitable[Placement]:
+    def acquire(
+        self, card: ModelCard, prompt: Prompt, priority: int, told: Told, ask: Ask, mark: Marked = None
+    ) -> Awaitable[Placement]:
         """A place for a choice. `told` gets the worker. Awaiting it raises Overloaded."""
         # others are tried before one that is tried alone: its wait is bounded as that for a long prompt is
         timeout = self._limits.first if ask.alone else self._limits.queue
@@ -181,7 +193,7 @@ class RequestsInFlight:
             card, prompt, exclude, priority=priority, again=again, alone=alone, received=received, timeout=timeout
         )
         place = self._wanting(card, place) if self._parts.starts(card) else place
-        return _placed(place, self._counts[card.name].route, told)
+        return _placed(place, self._counts[card.name].route, told, mark)
 
     async def _wanting(self, card: ModelCard, place: Awaitable[Placement]) -> Placement:
         with self._parts.wanted(card.base):
@@ -201,6 +213,7 @@ class RequestsInFlight:
 
     def _completed(self, run: "RequestRun", request: InFlightRequest) -> None:
         self._open.pop(request, None)
+        request.choice.mark((FINISHED, request.choice.index, perf_counter(), None))
         run.completed(request)
         self.completed += 1
 
@@ -242,13 +255,15 @@ async def _in_turn(places: asyncio.Semaphore, request: InFlightRequest) -> None:
 
 
 class ChoicePlaces:
-    """`migration.base.Places` of one choice. `told` gets the instance of each place."""
+    """`migration.base.Places` of one choice. `told` gets the instance of each place, `mark` each place."""
 
     __slots__ = ("acquire", "available", "neighbours")
 
-    def __init__(self, requests: RequestsInFlight, card: ModelCard, prompt: Prompt, priority: int, told: Told) -> None:
+    def __init__(
+        self, requests: RequestsInFlight, card: ModelCard, prompt: Prompt, priority: int, told: Told, mark: Marked
+    ) -> None:
         self.neighbours = requests.neighbours
-        self.acquire = partial(requests.acquire, card, prompt, priority, told)
+        self.acquire = partial(requests.acquire, card, prompt, priority, told, mark=mark)
         self.available = partial(requests.available, card, prompt)
 
 
@@ -280,12 +295,20 @@ class RequestRun:
         self.in_flight.pop(request, None)
 
 
-async def _placed(place: Awaitable[Placement], stage: Stage, told: Told) -> Placement:
+def _mark(note: Callable[[Mark], None], choice: int, place: Placement | None) -> None:
+    note((ASKED if place is None else PLACED, choice, perf_counter(), place and place.found))
+
+
+async def _placed(place: Awaitable[Placement], stage: Stage, told: Told, mark: Marked) -> Placement:
     entered = stage.enter()
+    if mark is not None:
+        mark(None)
     try:
         placement = await place
     finally:
         stage.leave(entered)
+    if mark is not None:
+        mark(placement)
     if told is not None:
         told(placement.instance)
     return placement

@@ -9,6 +9,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -31,7 +32,7 @@ from dynamod.transport.base import Transport
 
 from .askable import Announce, AskableModels
 from .base import Job, ResponseSink, Run
-from .counts import LoopDelay
+from .counts import LoopDelay, Timelines
 from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows
 from .in_flight import RequestsInFlight
 from .lowering import Lowered, Served
@@ -65,7 +66,10 @@ class ProcessorStatistics(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Ask for the decisions about a request, as JSON-like records; the `id` of its answer will do too."""
+    """Ask for the decisions about a request, as JSON-like records; the `id` of its answer will do too.
+
+    The first record says as `times` where the time of the request went (`counts.Timelines.told`).
+    """
 
     request: str
 
@@ -111,7 +115,14 @@ class ProcessorBackend:
         return await self._processor.parts.start(job, sink, self._begin)
 
     async def _begin(self, job: Job, sink: ResponseSink) -> Run:
-        return await self._processor.requests.start(job, sink, await self._processor.lower(job))
+        timeline = job.timeline
+        if timeline is None:
+            return await self._processor.requests.start(job, sink, await self._processor.lower(job))
+        timeline.lowering = perf_counter()
+        lowered = await self._processor.lower(job)
+        timeline.lowered = perf_counter()
+        self._processor.timelines.keep(job.id, timeline)
+        return await self._processor.requests.start(job, sink, lowered)
 
 
 class Processor(Actor):
@@ -159,6 +170,7 @@ class Processor(Actor):
             view, lambda: self.cards, self._kept.__contains__, self._coming, self.parts, announce
         )
         self._loader = ModelLoader(view, transport, node, refused, self.askable.look)
+        self.timelines = Timelines(decisions)
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, config, link)
         self._requests: RequestsInFlight | None = None
 
@@ -220,8 +232,11 @@ class Processor(Actor):
     @handle
     async def explain_request(self, message: Explain) -> list[dict[str, Any]]:
         """Why a request went where it went."""
-        asked = DecisionsOf(message.request.removeprefix("chatcmpl-").removeprefix("cmpl-").removeprefix("msg_"))
-        return self._records(await self._dispatcher.ask(asked, timeout=5.0))
+        name = message.request.removeprefix("chatcmpl-").removeprefix("cmpl-").removeprefix("msg_")
+        records = self._records(await self._dispatcher.ask(DecisionsOf(name), timeout=5.0))
+        if records and (told := self.timelines.told(str(records[0]["request"]).partition("#")[0])) is not None:
+            records[0]["times"] = told
+        return records
 
     @handle
     async def router_rows(self, message: RouterRows) -> list[Row]:

@@ -135,7 +135,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     crashed a worker, and no other such request may be where it is; it begins when its acceptance is confirmed.
     `handoff`: blocks of the prompt, and of the prior output, that another instance computes. `grammar`: the form of
     the answer, which the ingress has checked; for engines with that capability. `adapter`: what answers instead of the
-    model alone, for engines with the capability `lora`.
+    model alone, for engines with the capability `lora`. `trace`: headers of its trace, as W3C has them.
     """
 
     request_id: str
@@ -151,6 +151,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     handoff: Handoff | None = None
     grammar: Grammar | None = None
     adapter: Adapter | None = None
+    trace: dict[str, str] = {}
 
     @property
     def salt(self) -> str:
@@ -200,7 +201,7 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
 
     `kind` says which route it came by; a request for embeddings is answered as `Embed` is. `max_tokens` and `stop` are
     repeated in clear because the caller enforces them whatever the engine does. `alone`: as in `Generate`. `grammar`:
-    the form of the answer, checked, for engines that say `WITH_CHAT`; others read it in the JSON.
+    the form of the answer, checked, for engines that say `WITH_CHAT`; others read it in the JSON. `trace`: as there.
     """
 
     request_id: str
@@ -211,6 +212,7 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     stop: tuple[str, ...] = ()
     alone: bool = False
     grammar: Grammar | None = None
+    trace: dict[str, str] = {}
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):

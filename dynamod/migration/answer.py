@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable
+from time import perf_counter
 
 import msgspec
 
@@ -9,6 +10,7 @@ from dynamod.actor import unseen
 from dynamod.message import tokens
 from dynamod.message.ingress import Delta, Items, Logprobs, Text, Tokens
 from dynamod.message.worker import Generate, Request
+from dynamod.observe.timeline import FIRST, SENT
 from dynamod.router.placement import Placement
 
 from .base import Choice
@@ -51,6 +53,7 @@ class Answer:
     def begin(self, placement: Placement) -> None:
         """An attempt at another place begins."""
         self.placement, self.base, self._pending, self.moved_at = placement, self.received, None, self._now()
+        self._choice.mark((SENT, self._index, perf_counter(), placement.instance))
 
     def continued(self, request: Request) -> Request:
         """The request to the next instance: it continues after what has come."""
@@ -69,7 +72,7 @@ class Answer:
             return
         received = self.received
         if received == self.base:
-            self.placement.prefill_completed()
+            self._begins()
         if self.base + offset != received or self._pending is not None:
             self._delta(Tokens(0, offset, tokens.pack((index,))))
             return
@@ -87,6 +90,11 @@ class Answer:
         except Exception as error:
             self._bug(error)
 
+    def _begins(self) -> None:
+        """The first piece of this attempt is here."""
+        self._choice.mark((FIRST, self._index, perf_counter(), None))
+        self.placement.prefill_completed()
+
     def take(self, delta: Delta) -> None:
         """Take one delta of the current attempt. Raises StreamGap."""
         if isinstance(delta, Tokens):
@@ -101,7 +109,7 @@ class Answer:
     def _count(self, offset: int, length: int) -> int:
         """A piece of the answer has come, in tokens, characters or items: how many of those are there already."""
         if self.received == self.base:
-            self.placement.prefill_completed()
+            self._begins()
         offset += self.base
         skip = unseen(self.received, offset, length) if offset != self.received else 0
         self.received += length - skip

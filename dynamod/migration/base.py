@@ -12,6 +12,7 @@ from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.ingress import Logprobs, PromptLogprobs
 from dynamod.message.worker import Request
+from dynamod.observe.timeline import NOWHERE, Mark, Timeline
 from dynamod.router.placement import Placement
 from dynamod.router.router import Prompt
 
@@ -104,7 +105,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     For stages: `card` of the model, `prompt` as the router has it. `placed` gets the instances of the worker that
     answers and of the one that computes the prompt, None for the one that is not known yet; it is None where no reader
-    wants them.
+    wants them. `mark` takes marks for `timeline`, that of the request.
     """
 
     request: Request
@@ -120,6 +121,8 @@ class Choice(msgspec.Struct, frozen=True):
     card: ModelCard = ModelCard("")
     prompt: Prompt = Prompt("", 0)
     placed: Callable[[Instance | None, Instance | None], None] | None = None
+    mark: Callable[[Mark], None] = NOWHERE
+    timeline: Timeline | None = None
 
     def too_long(self, received: int) -> bool:
         """Whether the answer may not be continued elsewhere, because of its length."""

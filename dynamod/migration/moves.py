@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Callable
+from time import perf_counter
 
 from dynamod.message.discovery import Instance
+from dynamod.observe.timeline import ACCEPTED, BROKE
 
 from .answer import Answer
 from .attempt import Break
@@ -36,6 +38,7 @@ class Moves:
 
         `accepted`: the instance that broke had taken it.
         """
+        self._choice.mark((BROKE, self._choice.index, perf_counter(), broken.why))
         if broken.displaced:
             self._why = broken.why
             return
@@ -87,6 +90,7 @@ class Moves:
 
     def taken(self, instance: Instance | None) -> None:
         """An instance has accepted the request."""
+        self._choice.mark((ACCEPTED, self._choice.index, perf_counter(), None))
         if self._broke_at is not None:
             seconds = self._settled(True)
             if instance is not None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from .timeline import Timeline
+
 
 class WorkerPlace(msgspec.Struct, frozen=True, omit_defaults=True):
     """A worker that took a choice of a request. `prefill`: the worker computed only the prompt.
@@ -102,7 +104,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     request. `node`, `process`: which served it. `request_body`, `response_body`: what the client sent and got, where a
     reader wants bodies; None: there is none, or it was larger than every reader takes. `headers`: those of the request
     that readers want, by their names in small letters. `prompts`, `choices`: where a reader wants tokens; `samples`:
-    choices per prompt.
+    choices per prompt. `timeline`: when it came where.
     """
 
     id: str
@@ -134,3 +136,4 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     prompts: Sequence[PromptTokens] = ()
     choices: Sequence[ChoiceEnd] = ()
     samples: int = 1
+    timeline: Timeline | None = None

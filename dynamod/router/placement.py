@@ -29,25 +29,38 @@ class Placement:
     is needed for such a request, it returns whether this one has left. `stays`: set by the holder too; whether `leave`
     would refuse now. `made_room`: the placements of the requests that have left for this one. `cause`: why the instance
     ended, where it ended after this request had left for another one and before the other one had begun. `first_token`:
-    set by the caller that has the prompt computed elsewhere.
+    set by the caller that has the prompt computed elsewhere. `took`: seconds of the decision.
     """
 
     __slots__ = (
         *("_changed", "_router", "alone", "cause", "decision", "first_token", "guilty"),
-        *("instance", "leave", "made_room", "shared", "stays", "untried"),
+        *("instance", "leave", "made_room", "shared", "stays", "took", "untried"),
     )
 
     def __init__(
-        self, instance: Instance, decision: Decision, router: Router, changed: Callable[[], None], alone: bool = False
+        self,
+        instance: Instance,
+        decision: Decision,
+        router: Router,
+        changed: Callable[[], None],
+        alone: bool = False,
+        untried: bool = False,
     ) -> None:
         self.instance, self.decision, self.alone = instance, decision, alone
-        self.guilty = self.shared = self.untried = False
+        self.guilty = self.shared = False
+        self.untried = untried
         self.made_room: Sequence[Placement] = ()
         self.cause = ""
+        self.took = 0.0
         self._router, self._changed = router, changed
         self.leave: Callable[[], bool] = _refuses
         self.stays: Callable[[], bool] = _remains
         self.first_token: Callable[[], None] | None = None
+
+    @property
+    def found(self) -> tuple[Instance, Decision, float]:
+        """What marks of a timeline are about: instance, decision, seconds of the decision."""
+        return self.instance, self.decision, self.took
 
     def prefill_completed(self) -> None:
         """The instance has sent the first token: the prompt is no load any more."""

@@ -63,6 +63,8 @@ class Two:
         self.left.clear()
         return data
 
+    def begins(self) -> None: ...
+
     def last(self) -> float:
         return 0.0
 

@@ -24,7 +24,7 @@ _DYNAMOD = {
         *(f"features/{name}" for name in ("lora", "ollama")),
         *(f"features/{name}" for name in ("on_demand", "planner", "prefill", "prefill/transfer", "replay")),
         *(f"features/{name}" for name in ("request_trace", "responses", "role_switch", "tags", "tiers")),
-        *(f"features/{name}" for name in ("tokenize", "top", "trust")),
+        *(f"features/{name}" for name in ("tokenize", "top", "tracing", "trust")),
     ),
 }
 SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {

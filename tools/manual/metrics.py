@@ -26,6 +26,7 @@ from dynamod.features.request_trace import ingress as request_trace
 from dynamod.features.responses import store as responses
 from dynamod.features.tags import ingress as tags
 from dynamod.features.tiers.dispatch import PeerFetches
+from dynamod.features.tracing import ingress as tracing
 from dynamod.http import keys
 from dynamod.http import metrics as http
 from dynamod.ingress import router_metrics as router
@@ -134,7 +135,7 @@ SECTIONS: tuple[tuple[str, str, Sequence[Rows | Defined]], ...] = (
             Defined((http.GONE, http.UNKNOWN_FIELDS, http.UNSUPPORTED_FIELDS)),
             Rows(FRONTEND, router.LoopStatistics),
             Defined(keys.METRICS),
-            Defined((audit.METRIC, request_trace.ROWS)),
+            Defined((audit.METRIC, request_trace.ROWS, tracing.TRACES)),
             Defined((tags.METRIC,)),
             Defined((batches.LINES, batches.OPEN, batches.BYTES)),
             Defined((batches.KEY_FILES, batches.KEY_BYTES, batches.KEY_BATCHES)),

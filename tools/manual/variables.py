@@ -212,6 +212,17 @@ GROUPS = (
             ),
             Variable("DYN_AUDIT", "`false`", "`true`: an [audit log](../how-to/audit.md)"),
             Variable("DYN_AUDIT_DIR", "", "folder of the audit log, which turns it on, too"),
+            Variable("OTEL_EXPORT_ENABLED", "`false`", "`true`: [traces](../how-to/tracing.md)"),
+            Variable(
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
+                "`http://localhost:4317`",
+                "URL of the collector; of `http/protobuf` `http://localhost:4318`",
+            ),
+            Variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "URL of the collector for spans, as it is"),
+            Variable("OTEL_EXPORTER_OTLP_PROTOCOL", "`grpc`", "`grpc` or `http/protobuf`"),
+            Variable("OTEL_EXPORTER_OTLP_HEADERS", "", "headers for the collector: `NAME=VALUE`, with commas"),
+            Variable("OTEL_TRACES_SAMPLE_RATIO", "`1`", "share of the traces begun here that are kept"),
+            Variable("OTEL_SERVICE_NAME", "`dynamo`", "`service.name` of the spans"),
             Variable("DYN_REQUEST_TRACE", "`false`", "`true`: a [request trace](../how-to/request-trace.md)"),
             Variable(
                 "DYN_REQUEST_TRACE_RECORDS",

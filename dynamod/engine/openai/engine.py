@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,9 @@ class OpenAI(Engine[Chat]):
         mask = self._server.upstream.mask
         stream = _Stream(Answer(reply, request.max_tokens, mask), reply, self._now())
         self._streams.add(stream)
-        stream.task = task = self.spawn(self._serve(stream, request.kind, body), f"request {request.request_id}")
+        stream.task = task = self.spawn(
+            self._serve(stream, request.kind, body, request.trace), f"request {request.request_id}"
+        )
         task.add_done_callback(lambda _: self._streams.discard(stream))
         reply.on_cancel(task.cancel)
 
@@ -134,12 +136,12 @@ class OpenAI(Engine[Chat]):
         assert stream.task is not None
         stream.task.cancel()
 
-    async def _serve(self, stream: _Stream, kind: str, body: bytes) -> None:
+    async def _serve(self, stream: _Stream, kind: str, body: bytes, trace: Mapping[str, str]) -> None:
         """Whatever goes wrong is the answer of this request."""
         assert self._server is not None
         upstream, answer, reply = self._server.upstream, stream.answer, stream.reply
         try:
-            async with upstream.stream(kind, body) as content:
+            async with upstream.stream(kind, body, trace) as content:
                 try:
                     await self._read(stream, content)
                 except LOST as error:

@@ -126,13 +126,17 @@ class Upstream:
             raise EngineFailed(text, code="upstream_no_list") from None
 
     @asynccontextmanager
-    async def stream(self, kind: str, body: bytes) -> AsyncIterator[aiohttp.StreamReader]:
+    async def stream(
+        self, kind: str, body: bytes, trace: Mapping[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.StreamReader]:
         """The events of an answer; leaving it ends the request there, unless it was read to its end.
+
+        `trace`: headers of the request's trace.
 
         Raises Overloaded when another instance may take it: the server is not there, or cannot take it now. Every
         other RequestError is the answer.
         """
-        response = await self._post(_PATHS[kind], body)
+        response = await self._post(_PATHS[kind], body, trace=trace)
         try:
             if response.status != 200:
                 raise await self._refused(response)
@@ -178,8 +182,10 @@ class Upstream:
         reason = self.mask.text(os.strerror(number) if number and number > 0 else str(cause) or type(error).__name__)
         return Overloaded(f"{self.url} cannot be reached: {reason}", code="upstream_unreachable")
 
-    async def _post(self, path: str, body: bytes, accept: str = "text/event-stream") -> aiohttp.ClientResponse:
-        headers = {"Content-Type": "application/json", "Accept": accept}
+    async def _post(
+        self, path: str, body: bytes, accept: str = "text/event-stream", trace: Mapping[str, str] | None = None
+    ) -> aiohttp.ClientResponse:
+        headers = {"Content-Type": "application/json", "Accept": accept, **(trace or {})}
         try:
             try:
                 return await self._session.post(self.url + path, data=body, headers=headers, allow_redirects=False)

@@ -278,7 +278,8 @@ class Vllm(AdapterEngine):
             self._vllm.prompt(self.prompt(request)),
             self._loras.of(request) if self._loras is not None else {},
         )
-        outputs: AsyncIterator[Any] = self._llm.generate(prompt, found, request.request_id, **lora)
+        traced = {"trace_headers": request.trace} if request.trace else {}
+        outputs: AsyncIterator[Any] = self._llm.generate(prompt, found, request.request_id, **lora, **traced)
         return outputs
 
     @contextmanager

@@ -44,7 +44,7 @@ class Prompts:
     async def _open(
         self, choice: Choice, tried: set[int], request: Generate, placement: Placement
     ) -> HandedPrompt | None:
-        remote = await self._remote.open(choice.card, choice.prompt, tried, request, placement)
+        remote = await self._remote.open(choice, tried, request, placement)
         if remote is not None:
             if choice.placed is not None:
                 choice.placed(None, remote.placement.instance)

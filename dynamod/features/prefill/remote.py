@@ -7,18 +7,19 @@ answers. A prompt that no prefill worker computes is computed there.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from dynamod.discovery.view import View
-from dynamod.message.discovery import PREFILL, ModelCard
+from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed
 from dynamod.message.worker import TRIAL_PAUSE, TRIAL_TAKEN, Generate, Prefill
-from dynamod.migration.base import Limits
+from dynamod.migration.base import Choice, Limits
+from dynamod.observe import timeline
 from dynamod.router.placement import DispatcherClient, Placement
-from dynamod.router.router import Prompt
 from dynamod.transport.base import Transport
 
 from .dispatch import PrefillCounts
@@ -142,7 +143,7 @@ class RemotePrefill:
         view.on_change(self.instances_changed)
 
     async def open(
-        self, card: ModelCard, prompt: Prompt, tried: set[int], request: Generate, placement: Placement
+        self, choice: Choice, tried: set[int], request: Generate, placement: Placement
     ) -> RemotePrompt | None:
         """Have a prompt computed for the instance of `placement`; None when that has to do it. Close what is returned.
 
@@ -150,6 +151,11 @@ class RemotePrefill:
         waited for, as is one that takes no other meanwhile if the placement is such. Raises PrefillWorkerLost, and then
         RequestError when none has it.
         """
+        card, prompt = choice.card, choice.prompt
+
+        def mark(what: str, about: Any = None) -> None:
+            choice.mark((what, choice.index, perf_counter(), about))
+
         counts, needed = self._counts(card.base), card.capabilities.needs_prefill
         if not needed and not self._view.served(card.name, card, PREFILL).instances:
             return None
@@ -159,6 +165,7 @@ class RemotePrefill:
             if taken and not self._dispatcher.available(card, asked, {*tried, *taken}, pool=PREFILL):
                 taken.clear()
                 await asyncio.sleep(TRIAL_PAUSE)
+            mark(timeline.PREFILL_ASKED)
             place = self._dispatcher.acquire(
                 card,
                 asked,
@@ -174,8 +181,9 @@ class RemotePrefill:
             if not isinstance(decided, Placement):
                 counts.local[decided.reason] += 1
                 return None
+            mark(timeline.PREFILL_PLACED, decided.found)
             try:
-                remote = await self._begun(decided, request, counts)
+                remote = await self._begun(decided, request, counts, mark)
             except _Displaced:
                 taken.add(decided.instance.instance_id)
                 continue
@@ -192,6 +200,7 @@ class RemotePrefill:
                 if lost:
                     raise  # the request finds out whether its prompt has done it
                 continue
+            mark(timeline.HANDED)
             tried.clear()
             counts.remote += 1
             counts.tokens += decided.decision.tokens
@@ -199,9 +208,16 @@ class RemotePrefill:
             placement.first_token = remote.read
             return remote
 
-    async def _begun(self, place: Placement, request: Generate, counts: PrefillCounts) -> RemotePrompt:
+    async def _begun(
+        self, place: Placement, request: Generate, counts: PrefillCounts, mark: Callable[..., None]
+    ) -> RemotePrompt:
         """Send a prompt to a prefill worker, and wait for the hand-off. Raises RequestError."""
-        remote, limit = RemotePrompt(place, counts, lambda ended: self._open.pop(ended, None)), self._limits.first
+
+        def ended(prompt: RemotePrompt) -> None:
+            self._open.pop(prompt, None)
+            mark(timeline.RELEASED)
+
+        remote, limit = RemotePrompt(place, counts, ended), self._limits.first
         place.leave, place.stays = remote.displace, _never
         self._open[remote] = None
         if place.alone:

@@ -12,6 +12,7 @@ from dynamod.ingress.base import Logprob
 from dynamod.message.discovery import Instance
 from dynamod.message.openai import ExtraField
 from dynamod.observe.records import Facts
+from dynamod.observe.timeline import Timeline
 
 _LOWEST = -9999.0  # JSON has no minus infinity
 
@@ -78,7 +79,7 @@ class Details:
     to the first token, None before it.
     """
 
-    __slots__ = ("_begun", "_cached", "_placed", "_reasoning", "_workers", "facts", "places")
+    __slots__ = ("_begun", "_cached", "_placed", "_reasoning", "_workers", "facts", "places", "timeline")
 
     def __init__(self, begun: float) -> None:
         self._begun = self._placed = begun
@@ -87,6 +88,7 @@ class Details:
         self._reasoning: dict[int, int] = {}  # tokens, by choice
         self.places: list[Place] = []
         self.facts: Facts | None = None
+        self.timeline: Timeline | None = None
 
     def placed(self, choice: int, worker: Instance | None, prefill: Instance | None) -> None:
         """A worker will answer, or computes the prompt. In answers to clients the first of several choices counts."""

@@ -11,6 +11,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
@@ -168,11 +169,14 @@ class BodyEndpoint(Endpoint, Generic[R]):
         """Read, check and answer one request. Log lines meanwhile carry its id."""
         context.endpoint = self.label
         settings = frontend.settings
+        timeline = context.timeline
         with bound(x_request_id=context.id), frontend.bodies.share() as share:
             self.check_type(context.request.headers)
             body = await read_body(context.request, frontend.body_limit, share, settings.body_min_rate)
+            timeline.read = perf_counter()
             if (turn := frontend.turns.begin()) is not None:
                 await turn
+            timeline.turn = perf_counter()
             return await self.take(frontend, context, body)
 
     async def take(self, frontend: Frontend, context: RequestContext, body: bytes) -> web.StreamResponse:
@@ -267,11 +271,12 @@ class EngineEndpoint(BodyEndpoint[E]):
         meter = context.serving(asked.model, bool(self.streams) and bool(getattr(asked, "stream", False)))
         settings, records = frontend.settings, context.metrics.records
         timed = self.timed or settings.per_request_metrics or bool(asked.extra_fields) or records is not None
-        facts = records.facts(context) if records is not None else None
-        priority = context.caller.priority
-        job = Job(frontend.unused_id(context.id), self, asked, body, priority, timed, notes=context.notes, facts=facts)
+        facts = records.facts(context, asked) if records is not None else None
+        timeline, identity = context.timeline, frontend.unused_id(context.id)
+        notes, priority = context.notes, context.caller.priority
+        job = Job(identity, self, asked, body, priority, timed, notes=notes, facts=facts, timeline=timeline)
         writer = self.writer(asked, job, context, meter, _of_model(settings, card))
-        writer.details.facts = facts
+        writer.details.facts, writer.details.timeline = facts, timeline
         clock: asyncio.TimerHandle | None = None
         limit = settings.request_timeout
         if limit:
@@ -291,6 +296,7 @@ class EngineEndpoint(BodyEndpoint[E]):
         backend: Backend, context: RequestContext, job: Job, writer: ResponseWriter, limit: float | None
     ) -> None:
         context.responding(writer)
+        context.timeline.checked = perf_counter()
         if limit is None:
             context.cancel = (await backend.start(job, writer)).cancel
         else:

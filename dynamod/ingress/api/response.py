@@ -209,6 +209,11 @@ class ResponseWriter(ResponseSink, ABC):
         self.open = False
         self.changed.set()
 
+    def begins(self) -> None:
+        """The first bytes of a stream have gone out."""
+        if (timeline := self.details.timeline) is not None:
+            timeline.first_write = perf_counter()
+
     def usage(self, completion: int) -> Usage:
         """What an answer of so many tokens has used."""
         cached, reasoning = self.cached_tokens, self.details.reasoning_tokens

@@ -1,7 +1,6 @@
 """One request of a batch, beside requests of clients: how it is told to the backend, and when it is asked again."""
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,7 +8,7 @@ import pytest
 
 from dynamod.features.batches.ask import PRIORITY, Asker, Later
 from dynamod.features.batches.input import RawEntry
-from dynamod.http.records import Records
+from dynamod.http.records import RecordReader, Records
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.endpoint import Frontend
@@ -46,8 +45,17 @@ async def test_lines_wait_behind_all_others_and_are_counted(asker: Asker, backen
 
 async def test_a_line_has_a_record_where_a_feature_reads_records(asker: Asker, server: Any) -> None:
     found: list[RequestRecord] = []
-    reader = SimpleNamespace(body_bytes=1000, headers=("x-request-id",), tokens=False, take=found.append)
-    server.metrics.records = Records([reader], (), lambda: ("one", "agg/ingress.0"))  # type: ignore[list-item]
+
+    class Reader(RecordReader):
+        body_bytes, headers = 1000, ("x-request-id",)
+
+        def take(self, record: RequestRecord) -> None:
+            found.append(record)
+
+        async def close(self) -> None: ...
+
+    reader = Reader()
+    server.metrics.records = Records([reader], (), lambda: ("one", "agg/ingress.0"))
     assert (await asked(asker))[0] == 200
     assert (await asked(asker, model="none"))[0] == 404
     one, missing = found

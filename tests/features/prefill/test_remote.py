@@ -16,13 +16,18 @@ from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.errors import EngineFailed
 from dynamod.message.ingress import Accepted, Failed, Items
 from dynamod.message.worker import TRIAL_PAUSE, TRIAL_TAKEN, Generate, Handoff, TransferShape
-from dynamod.migration.base import Limits
+from dynamod.migration.base import Choice, Limits
 from dynamod.router.placement import Placement
 from dynamod.router.router import Prompt
 
 NEEDS = ModelCard("m", capabilities=Capabilities(handoff=True, needs_prefill=True))
 OTHER = ModelCard("m", capabilities=Capabilities(handoff=True))
 REQUEST = Generate("r", "m", b"")
+
+
+def choice_of(card: ModelCard) -> Choice:
+    nothing: Any = None
+    return Choice(REQUEST, nothing, nothing, 0, exact=True, limit=0, card=card, prompt=Prompt("r", 9))
 
 
 class Prefills:
@@ -94,7 +99,7 @@ class Prefills:
 
     async def begun(self, card: ModelCard = NEEDS, *, alone: bool = False) -> tuple[RemotePrompt, Any]:
         place = self.place(alone=alone)
-        prompt = await self.remote.open(card, Prompt("r", 9), self.tried, REQUEST, place)
+        prompt = await self.remote.open(choice_of(card), self.tried, REQUEST, place)
         assert prompt is not None
         return prompt, place
 

@@ -19,7 +19,7 @@ from dynamod.runtime.statistics import families_of
 PREFIX = "dynamo_frontend_"
 OF_FEATURES = {"prefill": "model_remote_prefill", "tiers": "model_peer_fetch"}
 """How names begin that are there with a feature."""
-SOMETIMES = ("key_", "batch_", "batches_", "tagged_", "audit_", "request_trace_")
+SOMETIMES = ("key_", "batch_", "batches_", "tagged_", "audit_", "request_trace_", "traces_")
 """How names begin that need a file of keys, a folder of batches, a request with tags, an audit log or a trace."""
 PAGE = Path(dynamod.__file__).parents[1] / "docs/reference/metrics.md"
 
