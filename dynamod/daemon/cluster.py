@@ -1,4 +1,4 @@
-"""The other nodes: where etcd and NATS are, for the daemon that holds this node and for all its processes.
+"""The other nodes: where etcd, NATS or what stands for them are, for the node's daemon and all its processes.
 
 Environment variables say it. Without them a daemon looks once, at its start, whether both servers answer at their usual
 ports of this machine (`dynamo infra up`, or the compose file) and are the same user's or root's: then it joins them.
@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dynamod.discovery.backend import Backend
 from dynamod.discovery.etcd.settings import EtcdSettings
+from dynamod.extension.installed import discovery
 from dynamod.message.errors import UserError
+from dynamod.transport import tcp_settings
 
 from .port_owner import listeners
 
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.daemon")
 
 VARIABLE = "DYNAMOD_CLUSTER"
+DISCOVERY = "DYNAMOD_DISCOVERY"
+ETCD = "etcd"
+"""The store of all nodes that the core has; the others are of features."""
 NATS_PORT, ETCD_PORT = 4222, 2379
 NATS_VARIABLES = (
     *("NATS_SERVER", "NATS_AUTH_USERNAME", "NATS_AUTH_PASSWORD", "NATS_AUTH_TOKEN", "NATS_AUTH_NKEY"),
@@ -36,11 +42,25 @@ LOOK = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`etcd` None: this node is alone. `nats`: the variables that every process of the node gets; empty without."""
+    """`etcd`, `backend`: the store of all nodes; both None: this node is alone. `nats`, `tcp`: the variables that every
+    process of the node gets; empty without.
+    """
 
     etcd: EtcdSettings | None = None
     nats: Mapping[str, str] = field(default_factory=dict[str, str])
+    tcp: Mapping[str, str] = field(default_factory=dict[str, str])
+    backend: Backend | None = None
     found: bool = False  # not named, but found on this machine
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What each process is told of the other nodes."""
+        return {**self.nats, **self.tcp}
+
+    @property
+    def joined(self) -> bool:
+        """Whether there is a store of all nodes."""
+        return self.etcd is not None or self.backend is not None
 
 
 def cluster_of(
@@ -52,22 +72,56 @@ def cluster_of(
         raise UserError(f"{VARIABLE} is {mode!r}", "auto (default) or off")
     if mode == "off":
         return Cluster()
-    etcd = EtcdSettings.from_environment(environ)
-    nats = {name: environ[name] for name in NATS_VARIABLES if environ.get(name)}
-    if nats.get("NATS_SERVER"):
-        from dynamod.transport.nats.settings import NatsSettings
-
-        NatsSettings.from_environment(environ)  # wrong ones are an error now
-    if etcd is not None or "NATS_SERVER" in nats:
-        if etcd is not None and "NATS_SERVER" not in nats:
-            log.warning("ETCD_ENDPOINTS is set and NATS_SERVER is not: workers of other nodes are seen, not reached")
-        return Cluster(etcd, nats if "NATS_SERVER" in nats else {})
+    store, tcp = _store(environ), _tcp(environ)
+    if store != ETCD:
+        return Cluster(None, _nats(environ), tcp, discovery(store)(environ))
+    etcd, nats = EtcdSettings.from_environment(environ), _nats(environ)
+    if etcd is not None or nats:
+        if etcd is not None and not (nats or tcp):
+            log.warning(
+                "ETCD_ENDPOINTS is set, NATS_SERVER and %s are not: workers of other nodes are seen, not reached",
+                tcp_settings.ADDRESS,
+            )
+        return Cluster(etcd, nats, tcp)
     found = (look or servers_here)()
     if found is None:
-        return Cluster()
+        return Cluster(tcp=tcp)
     found_nats, found_etcd = found
     named = {**environ, "ETCD_ENDPOINTS": found_etcd}
-    return Cluster(EtcdSettings.from_environment(named), {**nats, "NATS_SERVER": found_nats}, found=True)
+    servers = {**_named(environ), "NATS_SERVER": found_nats}
+    return Cluster(EtcdSettings.from_environment(named), servers, tcp, found=True)
+
+
+def _store(environ: Mapping[str, str]) -> str:
+    """The store of all nodes that the environment asks for. Raises UserError."""
+    store = environ.get(DISCOVERY, "").strip() or ETCD
+    if store != ETCD:
+        discovery(store)
+        if environ.get("ETCD_ENDPOINTS"):
+            raise UserError(f"{DISCOVERY} is {store!r} and ETCD_ENDPOINTS is set", "nodes have one store: unset one")
+    return store
+
+
+def _named(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in NATS_VARIABLES if environ.get(name)}
+
+
+def _nats(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of NATS, where it is named. Raises UserError."""
+    nats = _named(environ)
+    if "NATS_SERVER" not in nats:
+        return {}
+    from dynamod.transport.nats.settings import NatsSettings
+
+    NatsSettings.from_environment(environ)  # wrong ones are an error now
+    return nats
+
+
+def _tcp(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of requests over TCP, where this node has an address for them. Raises UserError."""
+    if tcp_settings.TcpSettings.from_environment(environ) is None:
+        return {}
+    return {name: environ[name] for name in tcp_settings.VARIABLES if environ.get(name)}
 
 
 def servers_here() -> tuple[str, str] | None:

@@ -39,7 +39,7 @@ class Group(NamedTuple):
 GROUPS = (
     Group(
         "Read by the daemon",
-        "The daemon hands the variables of NATS to its processes.",
+        "The daemon hands the variables of NATS and of TCP to its processes.",
         (
             Variable("DYNAMOD_NODE", "the host name", "name of this node"),
             Variable(
@@ -71,6 +71,19 @@ GROUPS = (
             Variable(
                 "DYNAMOD_TRUST_CLOCK_S", "`60`", "seconds by which the clock of another node may differ, from 1 to 3600"
             ),
+            Variable(
+                "DYNAMOD_DISCOVERY",
+                "`etcd`",
+                "store of the keys of all nodes: `etcd` or `kubernetes`",
+            ),
+            Variable(
+                "DYNAMOD_TCP_ADDRESS", "", "IP address of this node for requests of other nodes over TCP; unset: none"
+            ),
+            Variable("DYNAMOD_TCP_LISTEN", "`DYNAMOD_TCP_ADDRESS`", "address that is bound, like `0.0.0.0`"),
+            Variable("DYNAMOD_TCP_PORTS", "any free port", "range of ports for these requests, like `7000-7099`"),
+            Variable("DYNAMOD_TCP_CA", "", "PEM file: authorities of the certificates of all nodes"),
+            Variable("DYNAMOD_TCP_CERT", "", "PEM file: certificate of this node; needs authorities and key"),
+            Variable("DYNAMOD_TCP_KEY", "", "PEM file: key of this certificate"),
             Variable("NATS_SERVER", "", "servers for requests between nodes, like `nats://host:4222`; with commas"),
             Variable("NATS_AUTH_USERNAME", "", "user at NATS; needs the password"),
             Variable("NATS_AUTH_PASSWORD", "", "password of this user"),
