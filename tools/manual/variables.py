@@ -104,9 +104,18 @@ GROUPS = (
             Variable(
                 "CUDA_VISIBLE_DEVICES", "all devices", "devices that workers may get where `DYNAMOD_GPUS` is not set"
             ),
+            Variable("KUBERNETES_SERVICE_HOST", "", "set by Kubernetes in a pod: API server of the cluster"),
+            Variable("DYNAMOD_PROBES", "", "address and port for HTTP probes of the daemon, like `0.0.0.0:9090`"),
+            Variable("DYNAMOD_KUBERNETES_URL", "that of the pod", "API server with `DYNAMOD_DISCOVERY=kubernetes`"),
+            Variable("DYNAMOD_KUBERNETES_GRAPH", "`dynamod`", "label `dynamod.dev/graph` of one deployment"),
             Variable(
-                "KUBERNETES_SERVICE_HOST", "", "set by Kubernetes in a pod: API server for a planner on Kubernetes"
+                "DYNAMOD_KUBERNETES_ACCOUNT",
+                "where Kubernetes mounts it",
+                "folder with the token, the namespace and the authorities of the service account",
             ),
+            Variable("POD_NAME", "", "name of this pod; the template of the pod sets it from the field of the pod"),
+            Variable("POD_NAMESPACE", "that of the service account", "namespace of this pod"),
+            Variable("POD_UID", "", "uid of this pod"),
             Variable("KUBERNETES_SERVICE_PORT", "`443`", "set by Kubernetes in a pod: port of this server"),
             *(Variable(f"DYNAMOD_{key.upper()}", "", "a clock") for key in SETTINGS),
         ),

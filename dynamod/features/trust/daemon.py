@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.daemon")
 
 FEATURE = "trust"
-ALONE = "nodes do not know each other: everyone with access to NATS, etcd or ports of nodes can send requests and add workers"
+ALONE = "nodes do not know each other: everyone with access to NATS, etcd or nodes can send requests and add workers"
 
 
 class TrustPart(DaemonPart):
