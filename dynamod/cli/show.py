@@ -182,9 +182,10 @@ def status(value: Status, _width: int | None = None) -> str:
     where = f"{value.node}, up {duration(value.uptime)}, socket {value.socket}"
     lines = [f"dynamod {value.version} pid {value.pid} on {where}"]
     if (cluster := value.cluster) is not None:
-        etcd = f"etcd {cluster.etcd}" if cluster.etcd else "no etcd"
-        state = "" if cluster.connected or not cluster.etcd else f" (not there: {cluster.error})"
-        lines.append(f"  cluster: {etcd}{state}, {'NATS ' + cluster.nats if cluster.nats else 'no NATS'}")
+        etcd = f"etcd {cluster.etcd}" if cluster.etcd else cluster.store or "no etcd"
+        state = "" if cluster.connected or not (cluster.etcd or cluster.store) else f" (not there: {cluster.error})"
+        ways = [f"NATS {cluster.nats}" if cluster.nats else "", f"TCP at {cluster.tcp}" if cluster.tcp else ""]
+        lines.append(f"  cluster: {etcd}{state}, {' and '.join(filter(None, ways)) or 'no NATS'}")
     for graph in value.graphs:
         where = " ".join(graph.urls or ())
         session = f"({graph.session})" if graph.session else ""

@@ -14,15 +14,18 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """How a node is joined to others. `etcd`, `nats`: addresses, empty for none. `error`: why it is not `connected`.
+    """How a node is joined to others. `etcd`, `nats`, `tcp`: addresses, or empty. `error`: why it is not `connected`.
 
-    `foreign_keys`: keys of other nodes. `namesakes`: other daemons with the name of the node.
+    `store`: what holds the keys of all nodes, with its address. `foreign_keys`: keys of other nodes. `namesakes`: other
+    daemons with the name of the node.
     """
 
     etcd: str = ""
     connected: bool = False
     error: str = ""
     nats: str = ""
+    store: str = ""
+    tcp: str = ""
     foreign_keys: int = 0
     namesakes: int = 0
 

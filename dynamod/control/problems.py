@@ -78,7 +78,8 @@ def of_cluster(facts: Mapping[str, Any] | None) -> Iterator[Problem]:
     """A cluster that the node has lost, by Node.cluster_facts()."""
     if facts is None:
         return
-    if facts["etcd"] and not facts["connected"]:
-        yield Problem(f"etcd at {facts['etcd']} cannot be reached: {facts['error']}", "start it; this node joins again")
+    store = f"etcd at {facts['etcd']}" if facts["etcd"] else facts.get("store", "")
+    if store and not facts["connected"]:
+        yield Problem(f"{store} cannot be reached: {facts['error']}", "start it; this node joins again")
     if facts["namesakes"]:
         yield Problem("another daemon has the name of this node", "set DYNAMOD_NODE on one of them")

@@ -1,4 +1,4 @@
-"""The other nodes: where etcd and NATS are, for the daemon that holds this node and for all its processes.
+"""The other nodes: where etcd, NATS or what stands for them are, for the node's daemon and all its processes.
 
 Environment variables say it. Without them a daemon looks once, at its start, whether both servers answer at their usual
 ports of this machine (`dynamo infra up`, or the compose file) and are the same user's or root's: then it joins them.
@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dynamod.discovery.backend import Backend
 from dynamod.discovery.etcd.settings import EtcdSettings
+from dynamod.extension.installed import discovery
 from dynamod.message.errors import UserError
+from dynamod.transport import tcp_settings
 from dynamod.transport.tls import CA, CERT, KEY, SERVER_NAME, PeerTls
 
 from .port_owner import listeners
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.daemon")
 
 VARIABLE = "DYNAMOD_CLUSTER"
+DISCOVERY = "DYNAMOD_DISCOVERY"
+ETCD = "etcd"
+"""The store of all nodes that the core has; the others are of features."""
 NATS_PORT, ETCD_PORT = 4222, 2379
 NATS_VARIABLES = (
     *("NATS_SERVER", "NATS_AUTH_USERNAME", "NATS_AUTH_PASSWORD", "NATS_AUTH_TOKEN", "NATS_AUTH_NKEY"),
@@ -38,20 +44,28 @@ LOOK = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`etcd` None: this node is alone. `nats`: variables that say how NATS is reached; empty without.
+    """`etcd`, `backend`: the store of all nodes; both None: this node is alone.
 
-    `peer_tls`: those of the certificates that processes of nodes show to each other.
+    `nats`, `tcp`, `peer_tls`: the variables that every process of the node gets; empty without. `peer_tls`: of the
+    certificates that processes show to each other.
     """
 
     etcd: EtcdSettings | None = None
     nats: Mapping[str, str] = field(default_factory=dict[str, str])
     peer_tls: Mapping[str, str] = field(default_factory=dict[str, str])
+    tcp: Mapping[str, str] = field(default_factory=dict[str, str])
+    backend: Backend | None = None
     found: bool = False  # not named, but found on this machine
 
     @property
     def variables(self) -> dict[str, str]:
-        """What every process of the node gets, to reach others."""
-        return {**self.nats, **self.peer_tls}
+        """What each process is told of the other nodes."""
+        return {**self.nats, **self.tcp, **self.peer_tls}
+
+    @property
+    def joined(self) -> bool:
+        """Whether there is a store of all nodes."""
+        return self.etcd is not None or self.backend is not None
 
 
 def cluster_of(
@@ -63,26 +77,26 @@ def cluster_of(
         raise UserError(f"{VARIABLE} is {mode!r}", "auto (default) or off")
     if mode == "off":
         return Cluster()
-    etcd = EtcdSettings.from_environment(environ)
-    nats = {name: environ[name] for name in NATS_VARIABLES if environ.get(name)}
-    if nats.get("NATS_SERVER"):
-        from dynamod.transport.nats.settings import NatsSettings
-
-        settings = NatsSettings.from_environment(environ)  # wrong ones are an error now
-        if settings is not None and settings.tls:
-            settings.tls_context()
+    store, tcp, tls = _store(environ), _tcp(environ), _peer_tls(environ)
+    if store != ETCD:
+        return Cluster(None, _nats(environ), tls, tcp, discovery(store)(environ))
+    etcd, nats = EtcdSettings.from_environment(environ), _nats(environ)
     if etcd is not None and etcd.tls:
         etcd.tls_context()
-    if etcd is not None or "NATS_SERVER" in nats:
-        if etcd is not None and "NATS_SERVER" not in nats:
-            log.warning("ETCD_ENDPOINTS is set and NATS_SERVER is not: workers of other nodes are seen, not reached")
-        return Cluster(etcd, nats if "NATS_SERVER" in nats else {}, _peer_tls(environ))
+    if etcd is not None or nats:
+        if etcd is not None and not (nats or tcp):
+            log.warning(
+                "ETCD_ENDPOINTS is set, NATS_SERVER and %s are not: workers of other nodes are seen, not reached",
+                tcp_settings.ADDRESS,
+            )
+        return Cluster(etcd, nats, tls, tcp)
     found = (look or servers_here)()
     if found is None:
-        return Cluster()
+        return Cluster(tcp=tcp)
     found_nats, found_etcd = found
-    etcd = EtcdSettings.from_environment({**environ, "ETCD_ENDPOINTS": found_etcd})
-    return Cluster(etcd, {**nats, "NATS_SERVER": found_nats}, _peer_tls(environ), found=True)
+    named = {**environ, "ETCD_ENDPOINTS": found_etcd}
+    servers = {**_named(environ), "NATS_SERVER": found_nats}
+    return Cluster(EtcdSettings.from_environment(named), servers, tls, tcp, found=True)
 
 
 def _peer_tls(environ: Mapping[str, str]) -> dict[str, str]:
@@ -91,6 +105,40 @@ def _peer_tls(environ: Mapping[str, str]) -> dict[str, str]:
     if found is None:
         return {}
     return {CA: str(found.ca), CERT: str(found.cert), KEY: str(found.key), SERVER_NAME: found.name}
+
+
+def _store(environ: Mapping[str, str]) -> str:
+    """The store of all nodes that the environment asks for. Raises UserError."""
+    store = environ.get(DISCOVERY, "").strip() or ETCD
+    if store != ETCD:
+        discovery(store)
+        if environ.get("ETCD_ENDPOINTS"):
+            raise UserError(f"{DISCOVERY} is {store!r} and ETCD_ENDPOINTS is set", "nodes have one store: unset one")
+    return store
+
+
+def _named(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in NATS_VARIABLES if environ.get(name)}
+
+
+def _nats(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of NATS, where it is named. Raises UserError."""
+    nats = _named(environ)
+    if "NATS_SERVER" not in nats:
+        return {}
+    from dynamod.transport.nats.settings import NatsSettings
+
+    settings = NatsSettings.from_environment(environ)  # wrong ones are an error now
+    if settings is not None and settings.tls:
+        settings.tls_context()
+    return nats
+
+
+def _tcp(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of requests over TCP, where this node has an address for them. Raises UserError."""
+    if tcp_settings.TcpSettings.from_environment(environ) is None:
+        return {}
+    return {name: environ[name] for name in tcp_settings.VARIABLES if environ.get(name)}
 
 
 def servers_here() -> tuple[str, str] | None:

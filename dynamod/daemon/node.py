@@ -137,7 +137,7 @@ class Node(Actor):
 
     @handle
     async def ping(self, message: Ping) -> str | ActorError:
-        """Answer the watchdog, when the link, the control socket and the bridge to etcd answer too."""
+        """Answer the watchdog, when the link, the control socket and the bridge to other nodes answer too."""
         try:
             for part in ("services/link", "services/control", *self.cluster.parts):
                 await self.system.ref(f"/{part}").ask(message, timeout=PING)

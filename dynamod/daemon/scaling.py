@@ -87,6 +87,6 @@ def pool_of(runner: "GraphRunner", component: str) -> Pool:
         if row.component == component
     ]
     each, cluster = runner.graph.services[component].gpus, runner.node.cluster.facts()
-    alone = cluster is not None and bool(cluster["etcd"]) and not cluster["connected"]
+    alone = cluster is not None and bool(cluster["store"]) and not cluster["connected"]
     free, by_hand = gpus.free() // each if each else None, runner.by_hand[component]
     return Pool(replicas=tuple(found), free=free, alone=alone, gpus=each, by_hand=by_hand)

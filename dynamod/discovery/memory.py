@@ -16,7 +16,7 @@ from dynamod.actor import Total
 from .base import Watcher
 
 if TYPE_CHECKING:
-    from .etcd.mirror import EtcdMirror
+    from .backend import Mirror
 
 LEASES = 1 << 63
 """Lease ids are positive and below this: what etcd takes, which stores them as signed 64 bit numbers."""
@@ -41,7 +41,7 @@ class MemoryRegistry:
         self._foreign: dict[str, bytes] = {}
         self._leases: dict[int, set[str]] = {}
         self._watchers: dict[int, tuple[str, Watcher]] = {}
-        self.mirror: EtcdMirror | None = None  # what stands when it is set it reads from `leases` and `own_items`
+        self.mirror: Mirror | None = None  # what stands when it is set it reads from `leases` and `own_items`
         self._next_watch = 0
         self._revoked = 0
 

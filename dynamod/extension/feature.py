@@ -73,6 +73,11 @@ class Feature:
     """Gives the class of what the feature keeps in each worker, an extension of `worker.parts.WorkerPart`."""
     daemon: Callable[[], Any] | None = None
     """Gives the class of what the feature keeps in each daemon, an extension of `daemon.parts.DaemonPart`."""
+    discovery: Mapping[str, Callable[[], Callable[[Mapping[str, str]], Any]]] = field(default_factory=dict[str, Any])
+    """Stores of all nodes, by the word in DYNAMOD_DISCOVERY: gives what makes a `discovery.backend.Backend`.
+
+    It is called with the environment of the daemon. Raises UserError.
+    """
     signer: Callable[[], Callable[[Any, Any], Any]] | None = None
     """Gives what makes the `transport.signing.Signer` of a process, of what the daemon's part says to processes.
 

@@ -125,6 +125,18 @@ def everywhere(word: str) -> Callable[[str | None, Any], int]:
     return made()
 
 
+def discovery(word: str) -> Callable[[Mapping[str, str]], Any]:
+    """What makes the store of all nodes of this name (`discovery.backend.Backend`), of the environment.
+
+    Raises UserError when no feature has it, or the feature is off.
+    """
+    made = _owned(word, lambda feature: feature.discovery, f"the store '{word}'")
+    if made is None:
+        known = ", ".join(sorted({"etcd", *(one for feature in enabled() for one in feature.discovery)}))
+        raise UserError(f"DYNAMOD_DISCOVERY is {word!r}", f"known: {known}")
+    return made()
+
+
 def daemon_parts() -> Mapping[str, Any]:
     """By feature that is on: the class of what the feature keeps in each daemon (`daemon.parts.DaemonPart`).
 

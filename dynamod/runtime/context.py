@@ -163,12 +163,16 @@ class ProcessContext:
     async def reachable(self, address: Address) -> None:
         """Let other nodes reach this process, if there are any: before its first instance is published."""
         await self.registry.leased(timeout=60)
+        if self.transport.tcp is not None:
+            await self.transport.tcp.serve()
         if self.transport.connection is not None and not self.subject:
             self.subject = await self.transport.serve(_subject(address, self.registry.lease))
 
     def host(self) -> str:
         """The address at which other nodes reach this machine; its loopback address when there are none."""
         connection = self.transport.connection
+        if self.transport.tcp is not None:
+            return self.transport.tcp.settings.address
         if connection is None:
             return LOOPBACK
         server = urlsplit(connection.settings.servers[0])
@@ -290,13 +294,14 @@ class ComponentContext:
 
     def _instance(self, endpoint: str) -> Instance:
         process_context = self.process_context
-        nats = {"nats": process_context.subject} if process_context.subject else {}
+        tcp = process_context.transport.tcp
+        others = {"nats": process_context.subject, "tcp": tcp.address if tcp is not None else ""}
         return Instance(
             namespace=self.namespace,
             component=self.component,
             endpoint=endpoint,
             instance_id=process_context.registry.lease,
-            transport={"unix": process_context.server.path, **nats},
+            transport={"unix": process_context.server.path} | {way: where for way, where in others.items() if where},
             node=process_context.registry.node,
             pid=os.getpid(),
             process=process_context.plan.name,

@@ -188,6 +188,11 @@ def _connection_rows(process_context: "ProcessContext") -> Iterator[Row]:
     transport = process_context.transport
     if transport.signing.signer is not None:
         yield f"{PREFIX}signing", {}, transport.signing.signer.statistics()
+    if transport.tcp is not None:
+        for peer, inbox in transport.tcp.inboxes().items():
+            yield f"{PREFIX}inbox", {"peer": peer}, inbox
+        for number, outbox in enumerate(transport.tcp.outboxes()):
+            yield f"{PREFIX}outbox", {"connection": f"tcp.{number}"}, outbox
     if transport.connection is not None:
         yield f"{PREFIX}nats", {}, transport.connection.statistics()
     if transport.nats is not None:

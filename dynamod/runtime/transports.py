@@ -1,4 +1,4 @@
-"""The transports of a process: local, unix, and NATS from the moment at which the daemon names a server."""
+"""The transports of a process: local, unix, and between nodes TCP or NATS, from the moment the daemon says so."""
 
 import asyncio
 import logging
@@ -18,6 +18,7 @@ from dynamod.transport.unix import UnixTransport
 if TYPE_CHECKING:
     from dynamod.transport.nats.connection import NatsConnection
     from dynamod.transport.nats.transport import NatsServer, NatsTransport
+    from dynamod.transport.tcp import TcpPeers
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -37,9 +38,9 @@ class TransportSelector:
     """Picks the transport that reaches an instance, and takes requests of other nodes.
 
     `server`: where this process takes requests of its node; `receive` gets all requests. `connection`, `nats`: to other
-    nodes, None when there are none. `servers`: what takes requests of other nodes, by subject. `signing`: of what is
-    said to other nodes; given by a daemon, whose unix sockets lead to other daemons, else as the daemon says. `tls`: of
-    connections to other nodes that features make.
+    nodes, None when there are none. `tcp`: the same without a broker. `servers`: what takes requests of other nodes, by
+    subject. `signing`: of what is said to other nodes; given by a daemon, whose unix sockets lead to other daemons,
+    else as the daemon says. `tls`: of connections to other nodes that features make.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class TransportSelector:
         self.unix = UnixTransport(spawn, signing)
         self.connection: NatsConnection | None = None
         self.nats: NatsTransport | None = None
+        self.tcp: TcpPeers | None = None
         self.servers: dict[str, NatsServer] = {}
         self.tls: PeerTls | None = None
 
@@ -61,11 +63,14 @@ class TransportSelector:
         path = instance.transport.get("unix", "")
         if path == self._server:
             return self._local.open(instance, request, sink)
-        subject = instance.transport.get("nats")
-        if subject is None or (instance.node == self.node and self.unix.reaches(path)):
+        subject, over_tcp = instance.transport.get("nats"), "tcp" in instance.transport
+        if (subject is None and not over_tcp) or (instance.node == self.node and self.unix.reaches(path)):
             return self.unix.open(instance, request, sink)
-        if self.nats is None:
-            asyncio.get_running_loop().call_soon(sink.lost, f"node {instance.node} is only reached over NATS")
+        if over_tcp and self.tcp is not None:
+            return self.tcp.open(instance, request, sink)
+        if subject is None or self.nats is None:
+            ways = " or ".join(name for name, there in (("TCP", over_tcp), ("NATS", subject)) if there)
+            asyncio.get_running_loop().call_soon(sink.lost, f"node {instance.node} is only reached over {ways}")
             return _Nowhere()
         self._subjects[instance.instance_id] = subject
         return self.nats.open(instance, request, sink)
@@ -87,6 +92,8 @@ class TransportSelector:
         if self._said is not None and message.said != self._said:
             self._said = dict(message.said)
             self._sign()
+        if self.tcp is None and message.cluster:
+            self._begin_tcp(message)
         if self.connection is not None or not message.cluster:
             return
         from dynamod.transport.nats.connection import NatsConnection
@@ -104,6 +111,18 @@ class TransportSelector:
             log.error("other nodes cannot be reached: %s", error.line())
             return
         self.connection, self.nats = connection, NatsTransport(connection, self.signing)
+
+    def _begin_tcp(self, message: Welcome) -> None:
+        from dynamod.transport.tcp_settings import TcpSettings
+
+        try:
+            settings = TcpSettings.from_environment(message.cluster)
+            if settings is not None:
+                from dynamod.transport.tcp import TcpPeers
+
+                self.tcp = TcpPeers(settings, self._spawn, self._receive, self.signing)
+        except UserError as error:
+            log.error("other nodes cannot be reached over TCP: %s", error.line())
 
     def told(self, message: Said) -> None:
         """A feature of the daemon says something else from now on."""
@@ -138,6 +157,6 @@ class TransportSelector:
 
     async def close(self) -> None:
         """Close all connections."""
-        for transport in (self.unix, self.nats, *self.servers.values(), self.connection):
+        for transport in (self.unix, self.tcp, self.nats, *self.servers.values(), self.connection):
             if transport is not None:
                 await transport.close()

@@ -12,9 +12,9 @@ from dynamod.message.discovery import Instance
 from dynamod.message.worker import Request
 
 from .base import Outbound, Receive, Sink, Spawn
-from .framing import FramedProtocol
-from .inbox import Inbox, InboxStatistics, InboxStream
-from .outbox import Outbox, OutboxStatistics
+from .ends import IngressEnd, WorkerEnd
+from .inbox import InboxStatistics, InboxStream
+from .outbox import OutboxStatistics
 from .signing import RequestSigning, Signing
 
 log = logging.getLogger("dynamod.transport")
@@ -22,31 +22,6 @@ log = logging.getLogger("dynamod.transport")
 CONNECT_TIMEOUT = 2.0
 LOOK = 1.0
 """Seconds between looks for the socket file."""
-
-
-class _WorkerEnd(FramedProtocol):
-    """A worker's end of a connection to one ingress process: its requests, cancels and credits."""
-
-    def __init__(self, receive: Receive, connections: "set[_WorkerEnd]", signing: RequestSigning | None = None) -> None:
-        super().__init__(lambda payload: self.outbox.take(payload, receive), self._over)
-        self._connections = connections
-        self.outbox = Outbox(self.write, signing)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._connections.add(self)
-        super().connection_made(transport)
-
-    def pause_writing(self) -> None:
-        self.outbox.block(True)
-
-    def resume_writing(self) -> None:
-        self.outbox.block(False)
-
-    def _over(self, why: str) -> None:
-        if self.fault:
-            log.warning("closed a connection: %s", self.fault)
-        self._connections.discard(self)
-        self.outbox.close()
 
 
 class UnixServer:
@@ -57,9 +32,9 @@ class UnixServer:
 
     def __init__(self, path: str, receive: Receive, signing: Signing | None = None) -> None:
         self.path = path
-        self._connections: set[_WorkerEnd] = set()
+        self._connections: set[WorkerEnd] = set()
         own = RequestSigning(signing, path) if signing is not None else None
-        self.listener = Listener(path, lambda: _WorkerEnd(receive, self._connections, own))
+        self.listener = Listener(path, lambda: WorkerEnd(receive, self._connections, own))
 
     async def start(self) -> None:
         """Begin to listen. A socket file without a listener is replaced."""
@@ -126,22 +101,6 @@ def remove_stale(path: str) -> None:
             os.unlink(path)
 
 
-class _IngressEnd(FramedProtocol):
-    """An ingress's end of a connection to one worker process. At its end all open sinks are lost."""
-
-    def __init__(self, ended: Callable[[], object], signing: RequestSigning | None = None) -> None:
-        self.inbox = Inbox(self.write, signing)
-        super().__init__(self.inbox.frame, self._over)
-        self._forget = ended
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self.fail("connection to the worker lost")
-
-    def _over(self, why: str) -> None:
-        self._forget()
-        self.inbox.lost(why)
-
-
 class UnixTransport:
     """The ingress side: connects to each worker's socket on first use and keeps the connection.
 
@@ -150,7 +109,7 @@ class UnixTransport:
 
     def __init__(self, spawn: Spawn, signing: Signing | None = None) -> None:
         self._spawn, self._signing = spawn, signing
-        self._ends: dict[str, _IngressEnd] = {}
+        self._ends: dict[str, IngressEnd] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
         """Send `request` to the instance. Failure is reported by `sink.lost`."""
@@ -158,7 +117,7 @@ class UnixTransport:
         end = self._ends.get(path)
         if end is None:
             own = RequestSigning(self._signing, path) if self._signing is not None else None
-            end = self._ends[path] = _IngressEnd(lambda: self._ends.pop(path, None), own)
+            end = self._ends[path] = IngressEnd(lambda: self._ends.pop(path, None), own)
             self._spawn(self._connect(path, end), f"connect {path}")
         return InboxStream(end.inbox, end.inbox.open(instance.path, request, sink))
 
@@ -166,7 +125,7 @@ class UnixTransport:
         """Whether the address has a listener, or had one at the last look."""
         return path in self._ends or os.path.exists(path)
 
-    async def _connect(self, path: str, end: _IngressEnd) -> None:
+    async def _connect(self, path: str, end: IngressEnd) -> None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 await asyncio.get_running_loop().create_unix_connection(lambda: end, path)

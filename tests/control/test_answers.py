@@ -42,7 +42,16 @@ ROW = {
     "models": ["sample"],
 }
 DAEMON = {"version": "1", "node": "n", "pid": 7, "uptime": 2.0}
-CLUSTER = {"etcd": "a:1", "connected": False, "error": "refused", "nats": "b:2", "foreign_keys": 3, "namesakes": 0}
+WAYS = {"nats": "b:2", "tcp": "10.0.0.5"}
+CLUSTER = {
+    "etcd": "a:1",
+    "store": "etcd at a:1",
+    "connected": False,
+    "error": "refused",
+    "foreign_keys": 3,
+    "namesakes": 0,
+    **WAYS,
+}
 FAILED = {"name": "b", "ready": False, "error": "no such file"}
 ATTACHED = {"name": "c", "ready": True, "models": ["m"], "session": "python x.py"}
 STARTED = {

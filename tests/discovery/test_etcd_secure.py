@@ -98,13 +98,13 @@ class Authority:
         self.cert, self.key = folder / f"{name}.pem", folder / f"{name}.key"
         _openssl("req", "-x509", *NEW, f"-subj=/CN={name}", f"-keyout={self.key}", f"-out={self.cert}")
 
-    def issue(self, name: str) -> tuple[Path, Path]:
+    def issue(self, name: str, days: str = "2") -> tuple[Path, Path]:
         cert, key, request = (self.folder / f"{name}.{end}" for end in ("pem", "key", "csr"))
         _openssl("req", *NEW, f"-subj=/CN={name}", f"-keyout={key}", f"-out={request}")
         more = self.folder / "extensions"
         more.write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
         by = [f"-CA={self.cert}", f"-CAkey={self.key}", "-CAcreateserial"]
-        _openssl("x509", "-req", f"-in={request}", *by, f"-out={cert}", "-days=2", f"-extfile={more}")
+        _openssl("x509", "-req", f"-in={request}", *by, f"-out={cert}", f"-days={days}", f"-extfile={more}")
         return cert, key
 
 

@@ -39,7 +39,7 @@ class Group(NamedTuple):
 GROUPS = (
     Group(
         "Read by the daemon",
-        "The daemon hands the variables of NATS to its processes.",
+        "The daemon hands the variables of NATS and of TCP to its processes.",
         (
             Variable("DYNAMOD_NODE", "the host name", "name of this node"),
             Variable(
@@ -74,9 +74,19 @@ GROUPS = (
             Variable(
                 "DYN_SYSTEM_PORT",
                 "`-1`",
-                "port for `/metrics`, `/live` and `/health` of the node; 0: a free port; -1: none",
+                "port for metrics and health of the node; 0: a free port; -1: none",
             ),
             Variable("DYN_SYSTEM_HOST", "`127.0.0.1`", "address of that port"),
+            Variable(
+                "DYNAMOD_DISCOVERY",
+                "`etcd`",
+                "store of the keys of all nodes: `etcd` or `kubernetes`",
+            ),
+            Variable(
+                "DYNAMOD_TCP_ADDRESS", "", "IP address of this node for requests of other nodes over TCP; unset: none"
+            ),
+            Variable("DYNAMOD_TCP_LISTEN", "`DYNAMOD_TCP_ADDRESS`", "address that is bound, like `0.0.0.0`"),
+            Variable("DYNAMOD_TCP_PORTS", "any free port", "range of ports for these requests, like `7000-7099`"),
             Variable("NATS_SERVER", "", "servers for requests between nodes, like `nats://host:4222`; with commas"),
             Variable("NATS_AUTH_USERNAME", "", "user at NATS; needs the password"),
             Variable("NATS_AUTH_PASSWORD", "", "password of this user"),
@@ -110,9 +120,17 @@ GROUPS = (
             Variable(
                 "CUDA_VISIBLE_DEVICES", "all devices", "devices that workers may get where `DYNAMOD_GPUS` is not set"
             ),
+            Variable("KUBERNETES_SERVICE_HOST", "", "set by Kubernetes in a pod: API server of the cluster"),
+            Variable("DYNAMOD_KUBERNETES_URL", "that of the pod", "API server with `DYNAMOD_DISCOVERY=kubernetes`"),
+            Variable("DYNAMOD_KUBERNETES_GRAPH", "`dynamod`", "label `dynamod.dev/graph` of one deployment"),
             Variable(
-                "KUBERNETES_SERVICE_HOST", "", "set by Kubernetes in a pod: API server for a planner on Kubernetes"
+                "DYNAMOD_KUBERNETES_ACCOUNT",
+                "where Kubernetes mounts it",
+                "folder with the token, the namespace and the authorities of the service account",
             ),
+            Variable("POD_NAME", "", "name of this pod; the template of the pod sets it from the field of the pod"),
+            Variable("POD_NAMESPACE", "that of the service account", "namespace of this pod"),
+            Variable("POD_UID", "", "uid of this pod"),
             Variable("KUBERNETES_SERVICE_PORT", "`443`", "set by Kubernetes in a pod: port of this server"),
             *(Variable(f"DYNAMOD_{key.upper()}", "", "a clock") for key in SETTINGS),
         ),

@@ -55,7 +55,7 @@ class ClusterPart(DaemonPart):
 
     async def started(self) -> None:
         """Follow the registry, and begin to take commands, where there is a cluster."""
-        if self.node.cluster.settings.etcd is not None:
+        if self.node.cluster.settings.joined:
             self._unfollow = self.known.follow(self.node.registry)
             self.context.task(self._join(), "join")
 
@@ -77,7 +77,7 @@ class ClusterPart(DaemonPart):
         selector = self._selector = selector_class(
             "daemon", path, answering.receive, self.context.task, signing=node.cluster.signing
         )
-        selector.welcome(Welcome(node.link.lease, node.name, __version__, dict(nats)))
+        selector.welcome(Welcome(node.link.lease, node.name, __version__, node.cluster.settings.variables))
         transport = dict[str, str]()
         server = server_class(path, answering.receive, node.cluster.signing)
         try:
@@ -87,6 +87,8 @@ class ClusterPart(DaemonPart):
         else:
             self._server, transport["unix"] = server, path
             self.context.task(server.listener.keep(), "socket")
+        if selector.tcp is not None:
+            transport["tcp"] = await selector.tcp.serve()
         if subject := await selector.serve(subject_of("dynamod", "daemon", "commands", node.link.lease)):
             transport["nats"] = subject
         node.cluster.say(FEATURE, CommandPlace(transport))
@@ -161,11 +163,13 @@ class ClusterPart(DaemonPart):
         return await exchange(selector, one.instance(way), order, greeting_s=GREETING_S, outcome_s=outcome_s)
 
     def _way(self, one: KnownNode) -> str:
-        """The transport to another node: NATS, else the unix socket on the same machine. Raises Unreached."""
+        """The transport to another node: TCP, NATS, else the unix socket on the same machine. Raises Unreached."""
         transport, selector = one.place.transport, self._selector
         if not transport:
             release = one.record.version or "an older release"
             raise Unreached(f"dynamod there ({release}) takes no commands from other nodes")
+        if "tcp" in transport and selector is not None and selector.tcp is not None:
+            return "tcp"
         connection = selector.connection if selector is not None else None
         near = "unix" in transport and one.machine == machine()
         if "nats" in transport and connection is not None and (connection.accepting or not near):

@@ -1,6 +1,6 @@
-"""The HTTP routes of a node: `/metrics`, `/live`, `/health`."""
+"""The HTTP routes of a node: metrics and health."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -9,6 +9,7 @@ from dynamod.control.reading import node_families
 from dynamod.http.settings import metrics_prefix
 from dynamod.observe.metrics import CONTENT_TYPE, exposition
 
+from .health import not_live, not_ready, progress
 from .names import with_aliases
 
 if TYPE_CHECKING:
@@ -23,8 +24,11 @@ async def runner(node: "Node") -> web.AppRunner:
     routes = _Routes(node)
     app = web.Application()
     app.router.add_get("/metrics", routes.metrics)
-    app.router.add_get("/live", routes.live)
-    app.router.add_get("/health", routes.health)
+    for path in ("/live", "/health/live"):
+        app.router.add_get(path, routes.live)
+    for path in ("/health", "/health/ready"):
+        app.router.add_get(path, routes.ready)
+    app.router.add_get("/health/progress", routes.progress)
     made = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_S)
     await made.setup()
     return made
@@ -52,14 +56,20 @@ class _Routes:
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def live(self, _request: web.Request) -> web.Response:
-        """200 while the daemon answers."""
-        return web.json_response({"status": "live"})
+        """503 when all processes of the node have failed for good or are silent."""
+        return _answer(not_live(self._node.graphs.rows()))
 
-    async def health(self, _request: web.Request) -> web.Response:
-        """200 when all graphs of the node are ready; 503 before, when one is not, and when the daemon ends."""
-        graphs = dict[str, bool]()
-        for row in self._node.graphs.rows():
-            graphs[row.graph] = graphs.get(row.graph, True) and row.state == "Ready"
-        ready = bool(graphs) and all(graphs.values()) and not self._node.life.stopped.is_set()
-        body = {"status": "ready" if ready else "notready", "graphs": graphs}
-        return web.json_response(body, status=200 if ready else 503)
+    async def ready(self, _request: web.Request) -> web.Response:
+        """503 while a component has no ready process, and when the daemon ends."""
+        ends = self._node.life.stopped.is_set()
+        return _answer("the daemon ends" if ends else not_ready(self._node.graphs.rows()))
+
+    async def progress(self, _request: web.Request) -> web.Response:
+        """As `live`, with the last progress of each process."""
+        rows = self._node.graphs.rows()
+        return _answer(not_live(rows), processes=progress(rows))
+
+
+def _answer(why: str, **more: Any) -> web.Response:
+    body = {"status": "unhealthy", "message": why} if why else {"status": "healthy"}
+    return web.json_response({**body, **more}, status=503 if why else 200)

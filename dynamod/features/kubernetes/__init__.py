@@ -1,11 +1,11 @@
-"""Kubernetes: `dynamo serve -f` reads a DynamoGraphDeployment, the resource that NVIDIA Dynamo's operator runs."""
+"""Kubernetes: pods find each other by the API server; `dynamo serve -f` reads a DynamoGraphDeployment."""
 
 from typing import TYPE_CHECKING
 
 from dynamod.extension.feature import ConfigKey, Feature
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from dynamod.graph.document import Document
 
@@ -16,12 +16,19 @@ def _expand() -> "Callable[[Document, object], tuple[Document, str | None]]":
     return expand
 
 
+def _store() -> "Callable[[Mapping[str, str]], object]":
+    from .store import KubernetesStore
+
+    return KubernetesStore
+
+
 _TEXT = {"type": "string", "description": "of a DynamoGraphDeployment"}
 _OBJECT = {"type": "object", "description": "of a DynamoGraphDeployment"}
 
 FEATURE = Feature(
     "kubernetes",
-    "dynamo serve -f FILE for a DynamoGraphDeployment, the resource of NVIDIA Dynamo's operator",
+    "pods that find each other by the API server, without etcd; dynamo serve -f FILE for a DynamoGraphDeployment",
+    discovery={"kubernetes": _store},
     config_keys={
         "apiVersion": ConfigKey(_TEXT, _expand),
         "kind": ConfigKey(_TEXT, _expand),

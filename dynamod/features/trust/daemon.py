@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.daemon")
 
 FEATURE = "trust"
-ALONE = "nodes do not know each other: everyone with access to NATS or etcd can send requests and register workers"
+ALONE = "nodes do not know each other: everyone with access to NATS, etcd or nodes can send requests and add workers"
 
 
 class TrustPart(DaemonPart):
@@ -40,7 +40,8 @@ class TrustPart(DaemonPart):
     @property
     def _in_cluster(self) -> bool:
         cluster = self.node.cluster.settings
-        return cluster.etcd is not None or bool(cluster.nats)
+        certificates = bool(cluster.tcp.get("DYN_TCP_TLS_CERT_PATH"))
+        return cluster.etcd is not None or bool(cluster.nats) or (bool(cluster.tcp) and not certificates)
 
     def _use(self) -> None:
         if self.signer is None and self.settings.keys:

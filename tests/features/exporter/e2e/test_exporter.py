@@ -41,7 +41,7 @@ def test_all_processes_at_one_port_and_a_port_that_is_taken(machine: Any) -> Non
     assert command.err.count("no metrics at") == 1, "it is said once"
     assert get(port, "/other")[0] == 404
     status, body = get(port, "/health")
-    assert (status, json.loads(body)) == (200, {"status": "ready", "graphs": {"disagg": True}})
+    assert (status, json.loads(body)) == (200, {"status": "healthy"})
     text = get(port, "/metrics")[1]
     for line in (
         'dynamo_component_requests_total{dynamo_component="prefill",',

@@ -1,0 +1,95 @@
+{{- define "dynamod.name" -}}
+{{- if contains "dynamod" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-dynamod" (.Release.Name | trunc 32) }}{{ end -}}
+{{- end -}}
+
+{{- define "dynamod.account" -}}
+{{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "dynamod.name" .) }}{{ else }}{{ .Values.serviceAccount.name | default "default" }}{{ end -}}
+{{- end -}}
+
+{{- define "dynamod.selector" -}}
+dynamod.dev/graph: {{ include "dynamod.name" . }}
+{{- end -}}
+
+{{- define "dynamod.labels" -}}
+{{ include "dynamod.selector" . }}
+app.kubernetes.io/name: dynamod
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- /* What all pods have: (dict "root" $ "env" LIST) */ -}}
+{{- define "dynamod.env" -}}
+- {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+- {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+- {name: DYNAMOD_NODE, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: DYNAMOD_TCP_ADDRESS, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+- {name: DYNAMOD_TCP_PORTS, value: "{{ .root.Values.ports.firstRequest }}-{{ .root.Values.ports.lastRequest }}"}
+- {name: DYNAMOD_DISCOVERY, value: kubernetes}
+- {name: DYNAMOD_KUBERNETES_GRAPH, value: {{ include "dynamod.name" .root }}}
+- {name: DYN_SYSTEM_HOST, value: "0.0.0.0"}
+- {name: DYN_SYSTEM_PORT, value: "{{ .root.Values.ports.probes }}"}
+- {name: HOME, value: /home/dynamod}
+{{- if .root.Values.security.tlsSecretName }}
+- {name: DYN_TCP_TLS_CA_CERT_PATH, value: /etc/dynamod/tls/ca.crt}
+- {name: DYN_TCP_TLS_CERT_PATH, value: /etc/dynamod/tls/tls.crt}
+- {name: DYN_TCP_TLS_KEY_PATH, value: /etc/dynamod/tls/tls.key}
+{{- end }}
+{{- if .root.Values.security.secretName }}
+- {name: DYNAMOD_CLUSTER_SECRET, valueFrom: {secretKeyRef: {name: {{ .root.Values.security.secretName }}, key: secret}}}
+- {name: DYNAMOD_TRUST, value: require}
+{{- end }}
+{{- if .root.Values.cache.enabled }}
+- {name: HF_HOME, value: {{ .root.Values.cache.mountPath }}}
+{{- end }}
+{{- with .env }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "dynamod.mounts" -}}
+- {name: run, mountPath: /tmp}
+- {name: home, mountPath: /home/dynamod}
+{{- if .Values.security.tlsSecretName }}
+- {name: tls, mountPath: /etc/dynamod/tls, readOnly: true}
+{{- end }}
+{{- if .Values.cache.enabled }}
+- {name: cache, mountPath: {{ .Values.cache.mountPath }}}
+{{- end }}
+{{- end -}}
+
+{{- define "dynamod.volumes" -}}
+- {name: run, emptyDir: {}}
+- {name: home, emptyDir: {}}
+{{- if .Values.security.tlsSecretName }}
+- {name: tls, secret: {secretName: {{ .Values.security.tlsSecretName }}}}
+{{- end }}
+{{- if .Values.cache.enabled }}
+- {name: cache, persistentVolumeClaim: {claimName: {{ .Values.cache.existingClaim | default (printf "%s-cache" (include "dynamod.name" .)) }}}}
+{{- end }}
+{{- end -}}
+
+{{- define "dynamod.probes" -}}
+startupProbe:
+  httpGet: {path: /health/ready, port: probes}
+  periodSeconds: {{ .Values.startup.periodSeconds }}
+  failureThreshold: {{ .Values.startup.failureThreshold }}
+livenessProbe:
+  httpGet: {path: /health/live, port: probes}
+  periodSeconds: 5
+  timeoutSeconds: 4
+  failureThreshold: 3
+readinessProbe:
+  httpGet: {path: /health/ready, port: probes}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: 2
+{{- end -}}
+
+{{- define "dynamod.secure" -}}
+{{- if not (or .Values.security.secretName .Values.security.tlsSecretName .Values.security.allowNone) -}}
+{{- fail "security: set secretName or tlsSecretName, or allowNone: true where every pod of the network may send requests" -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,195 @@
+"""The actor that joins this pod with others through the API server.
+
+The API server is never in the way: without it this node continues with what it knew, and says everything again later.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from dynamod.actor import Actor, Normal, Reason, handle
+from dynamod.discovery.keys import SHARED
+from dynamod.discovery.memory import MemoryRegistry
+from dynamod.message.control import Ping
+from dynamod.message.errors import DynamodError
+
+from .api import Api, ApiGone, ApiInvalid, ApiRefused
+from .peers import Peers
+from .resources import INSTANCES, SLICES, Held, Kind, own_resource
+from .settings import KubernetesSettings
+
+log = logging.getLogger("dynamod.registry")
+
+RETRY, RETRY_AT_MOST = 0.5, 15.0
+"""Seconds between attempts, growing; each between a half and one and a half of it."""
+REFUSED = 15.0
+"""Seconds between attempts after a refusal."""
+RELIST = 2.0
+"""Seconds within which pods list again when the API server has dropped the history of all their watches."""
+MERGE = 0.02
+"""Seconds within which changes of this node are written together."""
+SAY, SAY_AT_MOST = 5.0, 300.0
+"""Seconds between lines of one outage, growing."""
+GOODBYE = 1.0
+"""Seconds for the removal of our resource at the end."""
+
+
+class KubernetesBridge(Actor):
+    """Mirrors `registry` into the resource of this pod, and the resources of other pods into it."""
+
+    def __init__(self, registry: MemoryRegistry, settings: KubernetesSettings, node: str) -> None:
+        self._registry, self._settings, self._node = registry, settings, node
+        self._peers = Peers(registry, settings.pod)
+        self._wake = asyncio.Event()
+        self._api: Api | None = None
+        self._joined: set[Kind] = set()  # what was listed, and is followed now
+        self._errors: dict[str, str] = {}
+        self._said = 0.0  # when the next line of an outage is due
+        self._pause = SAY
+        self._written = False
+
+    @handle
+    async def ping(self, message: Ping) -> str:
+        """Answer the daemon's watchdog."""
+        return "pong"
+
+    async def started(self) -> None:
+        """Begin to look for the API server; does not wait for it."""
+        self._registry.mirror = self
+        self._wake.set()
+        self.context.task(self._keep(), "keep")
+
+    async def stopping(self, reason: Reason) -> None:
+        """Remove our resource, within GOODBYE. After a crash it stays: the next bridge replaces it."""
+        self._registry.mirror = None
+        if not isinstance(reason, Normal) or not self._written:
+            return
+        with contextlib.suppress(DynamodError, TimeoutError):
+            async with asyncio.timeout(GOODBYE), Api(self._settings, self.context.random.random) as api:
+                await api.delete(INSTANCES, self._settings.pod)
+
+    def inspection(self) -> dict[str, Any]:
+        """The server, what is known of other pods, and what went wrong last."""
+        return {
+            "endpoint": self._settings.url,
+            "connected": self._joined == {INSTANCES, SLICES} and not self._errors,
+            "written": self._written,
+            **self._peers.statistics(),
+            "last_error": "; ".join(self._errors.values()),
+        }
+
+    # Changes of the registry; see discovery.backend.Mirror.
+
+    def granted(self, lease: int) -> None:
+        """Nothing is written of a lease without keys."""
+
+    def revoked(self, lease: int, keys: list[str]) -> None:
+        """The keys go."""
+        self._wake.set()
+
+    def put(self, key: str, value: bytes, lease: int) -> None:
+        """The value is written."""
+        if key.startswith(SHARED):
+            self._wake.set()
+
+    def deleted(self, key: str, lease: int) -> None:
+        """The key goes."""
+        if key.startswith(SHARED):
+            self._wake.set()
+
+    # The three parts of a session, which lasts until the actor ends.
+
+    async def _keep(self) -> None:
+        random = self.context.random
+        async with Api(self._settings, random.random) as api:
+            parts: dict[str, Callable[[Api], Coroutine[Any, Any, None]]] = {
+                "instances": lambda api: self._follow(api, INSTANCES, self._peers.instances, self._instance),
+                "slices": lambda api: self._follow(api, SLICES, self._peers.slices, self._peers.slice),
+                "own": self._publish,
+            }
+            tasks = [self.context.task(part(api), name) for name, part in parts.items()]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    def _instance(self, name: str, value: Any) -> None:
+        if name == self._settings.pod and value is None:
+            self._wake.set()  # another has removed it
+        self._peers.instance(name, value)
+
+    async def _follow(
+        self, api: Api, kind: Kind, every: Callable[[dict[str, Any]], None], one: Callable[[str, Any], None]
+    ) -> None:
+        version, tries = "", 0
+        while True:
+            try:
+                if not version:
+                    found, version = await api.all(kind)
+                    every(found)
+                self._well(kind)
+                async with contextlib.aclosing(api.changes(kind, version)) as changes:
+                    async for change in changes:
+                        if change.type != "BOOKMARK":
+                            one(change.name, change.value)
+                        version, tries = change.version or version, 0
+            except ApiGone:
+                version = ""
+                await asyncio.sleep(RELIST * self.context.random.random())
+            except DynamodError as error:
+                tries += 1
+                self._wrong(kind.plural, error)
+                self._joined.discard(kind)
+                await self._pause_after(error, tries)
+            else:
+                await asyncio.sleep(RETRY * self.context.random.random())  # the server has ended the watch, as asked
+
+    async def _publish(self, api: Api) -> None:
+        tries = 0
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(MERGE)
+            self._wake.clear()
+            keys = {
+                key: value.decode(errors="replace")
+                for key, value, _ in self._registry.own_items()
+                if key.startswith(SHARED)
+            }
+            settings = self._settings
+            content = own_resource(settings.pod, settings.uid, settings.graph, Held(keys, self._node))
+            try:
+                await api.apply(INSTANCES, settings.pod, content)
+            except ApiInvalid as error:
+                log.error("Kubernetes: what this pod says of itself is not taken: %s", error)
+                self._errors["own"] = str(error)
+            except DynamodError as error:
+                tries += 1
+                self._wake.set()
+                self._wrong("own", error)
+                await self._pause_after(error, tries)
+            else:
+                tries, self._written = 0, True
+                self._errors.pop("own", None)
+
+    async def _pause_after(self, error: DynamodError, tries: int) -> None:
+        pause = REFUSED if isinstance(error, ApiRefused) else min(RETRY * 1.6 ** min(tries - 1, 20), RETRY_AT_MOST)
+        await asyncio.sleep(pause * self.context.random.uniform(0.5, 1.5))
+
+    def _well(self, kind: Kind) -> None:
+        self._errors.pop(kind.plural, None)
+        self._joined.add(kind)
+        if self._joined == {INSTANCES, SLICES} and not self._errors and (self._said or not self._written):
+            self._said, self._pause = 0.0, SAY
+            log.info("Kubernetes: following the pods of %s in %s", self._settings.graph, self._settings.namespace)
+
+    def _wrong(self, part: str, error: DynamodError) -> None:
+        self._errors[part] = str(error)
+        now = self.context.now()
+        if now < self._said:
+            return
+        self._said, self._pause = now + self._pause, min(self._pause * 2, SAY_AT_MOST)
+        level = logging.ERROR if isinstance(error, ApiRefused) else logging.WARNING
+        log.log(level, "Kubernetes at %s: %s; continuing with the last known view", self._settings.url, error)

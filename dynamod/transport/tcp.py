@@ -1,0 +1,168 @@
+"""The transport between nodes without a broker: frames over TCP, one connection per pair of processes.
+
+A worker process listens at a port of its own. Both ends show certificates (mutual TLS), or requests are signed with the
+secret of the cluster, or both. A peer whose machine has gone is noticed by TCP itself within DEAD seconds.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterable
+
+from dynamod.message.discovery import Instance
+from dynamod.message.errors import UserError
+from dynamod.message.worker import Request
+
+from .base import Outbound, Receive, Sink, Spawn
+from .ends import IngressEnd, WorkerEnd
+from .inbox import InboxStatistics, InboxStream
+from .outbox import OutboxStatistics
+from .signing import RequestSigning, Signing
+from .tcp_settings import TcpSettings
+
+log = logging.getLogger("dynamod.transport")
+
+KEY = "tcp"
+"""The key of an address in `Instance.transport`: `host:port`, an IPv6 host in brackets."""
+CONNECT_TIMEOUT = 2.0
+DEAD = 5
+"""Seconds without a sign of the other machine after which a connection is lost."""
+
+
+class TcpPeers:
+    """`address`: where other nodes reach this process; empty until `serve`. `receive` gets the requests from there."""
+
+    def __init__(self, settings: TcpSettings, spawn: Spawn, receive: Receive, signing: Signing) -> None:
+        self.settings, self._spawn, self._receive, self._signing = settings, spawn, receive, signing
+        self.address = ""
+        self._server: asyncio.Server | None = None
+        self._serving = asyncio.Lock()
+        self._workers: set[WorkerEnd] = set()
+        self._ends: dict[str, IngressEnd] = {}
+        self._tls = settings.contexts()
+
+    async def serve(self) -> str:
+        """Listen, if that has not begun; returns the address. Raises UserError when no port is free."""
+        async with self._serving:
+            if self._server is None:
+                sock = _bound(self.settings)
+                self.address = at(self.settings.address, sock.getsockname()[1])
+                signing = RequestSigning(self._signing, self.address)
+                self._server = await asyncio.get_running_loop().create_server(
+                    lambda: WorkerEnd(self._receive, self._workers, signing),
+                    sock=sock,
+                    ssl=self._tls.server if self._tls is not None else None,
+                    ssl_handshake_timeout=CONNECT_TIMEOUT if self._tls is not None else None,
+                )
+        return self.address
+
+    def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
+        """Send `request` to the instance. Failure is reported by `sink.lost` or `sink.link_lost`."""
+        address = instance.transport[KEY]
+        end = self._ends.get(address)
+        if end is None:
+            signing = RequestSigning(self._signing, address)
+            end = self._ends[address] = IngressEnd(lambda: self._ends.pop(address, None), signing)
+            self._spawn(self._connect(address, end), f"connect {address}")
+        return InboxStream(end.inbox, end.inbox.open(instance.path, request, sink))
+
+    async def _connect(self, address: str, end: IngressEnd) -> None:
+        host, _, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                sock = await _connected(host.strip("[]"), int(port))
+                await asyncio.get_running_loop().create_connection(
+                    lambda: end,
+                    sock=sock,
+                    ssl=self._tls.client if self._tls is not None else None,
+                    server_hostname="" if self._tls is not None else None,
+                )
+        except (OSError, TimeoutError, ValueError) as error:
+            reason = f"cannot connect to the worker at {address}: {error or 'timed out'}"
+            if isinstance(error, ConnectionRefusedError):
+                end.fail(reason)
+            else:
+                log.warning("%s", reason)
+                end.unreached(reason)
+
+    def inboxes(self) -> dict[str, InboxStatistics]:
+        """A snapshot of each connection to a worker process, by its address."""
+        return {address: end.inbox.statistics() for address, end in self._ends.items()}
+
+    def outboxes(self) -> list[OutboxStatistics]:
+        """A snapshot of each connection from an ingress process."""
+        return [end.outbox.statistics() for end in self._workers]
+
+    async def close(self) -> None:
+        """Close all connections, and listen no more."""
+        for end in list(self._ends.values()):
+            end.fail("the worker is gone")
+        for worker in list(self._workers):
+            worker.close()
+        if self._server is not None:
+            self._server.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._server.wait_closed()
+
+
+def at(host: str, port: int) -> str:
+    """An address as `Instance.transport` has it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _bound(settings: TcpSettings) -> socket.socket:
+    """A listening socket at the first free port of the range. Raises UserError."""
+    family = socket.AF_INET6 if ":" in settings.listen else socket.AF_INET
+    why = ""
+    for port in settings.ports:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _watch_peer(sock)  # connections that are accepted inherit it
+            sock.bind((settings.listen, port))
+            sock.listen(1024)
+        except OSError as error:
+            sock.close()
+            why = f"{at(settings.listen, port)}: {error.strerror or error}"
+        else:
+            sock.setblocking(False)
+            return sock
+    raise UserError(f"no port for requests of other nodes: {why}", "see DYNAMOD_TCP_LISTEN and DYNAMOD_TCP_PORTS")
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """A connected socket. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    places: Iterable[tuple[int, tuple[str, int]]] = (
+        (family, (str(where[0]), int(where[1])))
+        for family, _, _, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    )
+    last = OSError(f"{host} has no address")
+    for family, place in places:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        _watch_peer(sock)
+        try:
+            await loop.sock_connect(sock, place)
+        except OSError as error:
+            sock.close()
+            last = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise last
+
+
+def _watch_peer(sock: socket.socket) -> None:
+    """Have the kernel end the connection when the other machine is silent, with data under way and without."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", DEAD - 2)):
+        if (option := getattr(socket, name, None)) is not None:  # by its name: macOS has other ones
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    if (option := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, option, DEAD * 1000)

@@ -1,0 +1,113 @@
+"""The chart, rendered by a real helm, which refuses wrong values."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .control_plane import FOLDER
+
+CHART = Path(__file__).parents[2] / "deploy/helm/dynamod"
+ALL = (
+    *("security.secretName=shared", "security.tlsSecretName=pair", "podMonitor.enabled=true", "cache.enabled=true"),
+    *("serviceMonitor.enabled=true", "frontend.autoscaling.enabled=true", "workers.Worker.gpus=2"),
+    *("workers.Worker.sharedMemory=8Gi", "workers.PrefillWorker.engine=mocker", "workers.PrefillWorker.model=sample"),
+)
+
+
+def helm() -> str:
+    found = shutil.which("helm") or shutil.which("helm", path=os.environ.get(FOLDER, ""))
+    if found is None:
+        pytest.skip("no helm here: tests/kubernetes/run_real.sh builds one")
+    return found
+
+
+def rendered(*values: str, namespace: str = "ns") -> tuple[int, str, str]:
+    words = [helm(), "template", "demo", str(CHART), "--kube-version=1.36.0", f"--namespace={namespace}"]
+    words += [word for value in values for word in ("--set", value)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def objects(*values: str) -> dict[tuple[str, str], Any]:
+    code, out, err = rendered(*values)
+    assert code == 0, err
+    found = [one for one in yaml.safe_load_all(out) if one]
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+
+
+def test_helm_lints_the_chart() -> None:
+    words = [helm(), "lint", "--strict", str(CHART), "--set", "security.secretName=shared", "--kube-version=1.36.0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pods_have_probes_a_place_and_time_to_drain() -> None:
+    found = objects(*ALL, "drainSeconds=100")
+    pods = {
+        name: one["spec"]["template"]["spec"]
+        for (kind, name), one in found.items()
+        if "template" in one.get("spec", {})
+    }
+    assert sorted(pods) == ["demo-dynamod-frontend", "demo-dynamod-prefill-worker", "demo-dynamod-worker"]
+    for pod in pods.values():
+        (container,) = pod["containers"]
+        assert pod["terminationGracePeriodSeconds"] == 130
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert {container[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")} == {
+            "/health/live",
+            "/health/ready",
+        }
+        env = {one["name"]: one for one in container["env"]}
+        assert {"POD_NAME", "POD_UID", "POD_NAMESPACE", "DYNAMOD_TCP_ADDRESS", "DYNAMOD_CLUSTER_SECRET"} <= env.keys()
+        assert env["DYNAMOD_DISCOVERY"]["value"] == "kubernetes"
+        assert env["DYNAMOD_TRUST"]["value"] == "require"
+    worker = pods["demo-dynamod-worker"]["containers"][0]
+    assert worker["resources"]["limits"] == {"nvidia.com/gpu": 2}
+    assert "--http-host=0.0.0.0" in pods["demo-dynamod-frontend"]["containers"][0]["args"]
+
+
+def test_the_role_has_what_discovery_asks_for_and_no_more() -> None:
+    (role,) = [one for (kind, _), one in objects(*ALL).items() if kind == "Role"]
+    assert {(*rule["resources"], *rule["verbs"]) for rule in role["rules"]} == {
+        ("endpointslices", "list", "watch"),
+        ("dynamodinstances", "list", "watch", "create", "patch", "delete"),
+    }
+
+
+def test_labels_of_services_reach_the_slices_that_discovery_reads() -> None:
+    found = objects(*ALL)
+    services = [one for (kind, _), one in found.items() if kind == "Service"]
+    labelled = [one["metadata"]["name"] for one in services if "dynamod.dev/graph" in one["metadata"]["labels"]]
+    assert labelled == ["demo-dynamod-pods"], "one service has all pods; the other has clients"
+    pods = found["StatefulSet", "demo-dynamod-worker"]["spec"]["template"]
+    env = {one["name"]: one.get("value") for one in pods["spec"]["containers"][0]["env"]}
+    assert env["DYNAMOD_KUBERNETES_GRAPH"] == pods["metadata"]["labels"]["dynamod.dev/graph"]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("drainSeconds=60", "set secretName or tlsSecretName"),
+        ("drainSeconds=0", "/drainSeconds"),
+        ("workers.Worker.gpu=1", "additional properties 'gpu' not allowed"),
+        ("workers.Worker.endpoint=http", "/workers/Worker/endpoint"),
+    ],
+)
+def test_wrong_values_name_the_key(value: str, says: str) -> None:
+    code, _, err = rendered(value)
+    assert code != 0
+    assert says in err
+
+
+def test_the_schema_has_all_values() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert {*values} <= {*schema["properties"]}
+    worker = schema["definitions"]["worker"]["properties"]
+    assert {*values["workers"]["Worker"]} == {*worker}
