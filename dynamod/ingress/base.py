@@ -15,6 +15,7 @@ from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import EngineFields
 from dynamod.observe.records import Facts
+from dynamod.router.decision import Decision
 from dynamod.router.eligible import Need
 
 if TYPE_CHECKING:
@@ -142,6 +143,10 @@ class Backend(Protocol):
     @property
     def parts(self) -> Mapping[str, Any]:
         """What features keep with the models, by their names."""
+        ...
+
+    def decisions(self) -> Sequence[Decision]:
+        """The routing decisions that are kept, the oldest request first."""
         ...
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:

@@ -20,6 +20,7 @@ _DYNAMOD = {
     "Features": (
         *("extension", "features"),
         *(f"features/{name}" for name in ("anthropic", "audit", "batches", "chat", "cluster", "doctor")),
+        "features/console",
         *(f"features/{name}" for name in ("embeddings", "infra", "isolation", "kubernetes", "lora", "ollama")),
         *(f"features/{name}" for name in ("on_demand", "planner", "prefill", "prefill/transfer", "replay")),
         *(f"features/{name}" for name in ("request_trace", "responses", "role_switch", "tags", "tiers")),
