@@ -38,15 +38,14 @@ export class Chat extends Component {
     this.box.current.value = '';
     this.controller = new AbortController();
     kept.messages = kept.messages.map((found) => [...found, { role: 'user', content: text }]);
-    this.setState({ working: true, drafts: kept.panes.map(() => newDraft()) });
-    await Promise.all(kept.panes.map((pane, index) => this.answer(pane, index)));
+    const drafts = kept.panes.map(() => newDraft());
+    this.setState({ working: true, drafts });
+    await Promise.all(kept.panes.map((pane, index) => this.answer(pane, index, drafts[index])));
     this.setState({ working: false, drafts: [] });
     if (this.box.current) this.box.current.focus();
   }
 
-  async answer(pane, index) {
-    const draft = this.state.drafts[index] || newDraft();
-    this.state.drafts[index] = draft;
+  async answer(pane, index, draft) {
     const begun = performance.now();
     try {
       const body = request(pane, kept.messages[index]);

@@ -3,7 +3,7 @@
 import { Card, Chart, Component, html, ms, NONE, number, percent, seconds, tone } from './ui.js';
 import { state } from './state.js';
 
-const TILE = { width: 132, height: 46, gap: 8 };
+const TILE = { width: 140, height: 46, gap: 8 };
 const HEAD = 40;
 const SLOW_S = 5;
 
@@ -24,16 +24,15 @@ function Figures() {
   const milli = (value) => (value === null || value === undefined ? NONE : ms(value * 1000));
   const found = [
     ['Requests per second', number(last[1]), [times, column(1)], ['--blue']],
-    ['Time to first token', `${milli(last[3])} / ${milli(last[4])}`, [times, column(3, 1000), column(4, 1000)],
-      ['--blue', '--orange'], 'median / 99th percentile'],
+    ['First token: median, p99', `${milli(last[3])} / ${milli(last[4])}`, [times, column(3, 1000), column(4, 1000)], ['--blue', '--orange']],
     ['Tokens per second', number(last[5]), [times, column(5)], ['--green']],
     ['Errors per second', number(last[2], 2), [times, column(2)], ['--red']],
   ];
-  return found.map(([title, value, data, colors, unit]) => html`<${Card} title=${title} key=${title}>
-    <p class="figure"><span>${value}</span>${unit && html` <small>${unit}</small>`}</p>
-    ${times.length ? html`<${Chart} data=${data} label=${`${title}, the last hour`}
-        series=${colors.map((color) => ({ label: title, color, dots: title.startsWith('Time') }))} />`
-      : html`<p class="empty chartless">the first point comes after 5 seconds</p>`}
+  return found.map(([title, value, data, colors]) => html`<${Card} title=${title} key=${title}>
+    <p class="figure">${value}</p>
+    ${times.length > 1 ? html`<${Chart} data=${data} label=${`${title}, the last hour`}
+        series=${colors.map((color) => ({ label: title, color, dots: title.startsWith('First') }))} />`
+      : html`<p class="empty chartless">the line begins after 10 seconds</p>`}
   <//>`);
 }
 
@@ -94,7 +93,7 @@ function draw(processes, width) {
   }
   if (others.length) pools.set('other processes', others);
   const narrow = width < 640;
-  const left = narrow ? 0 : TILE.width + 170;
+  const left = narrow || !frontends.length ? 0 : TILE.width + 170;
   const drawing = [];
   const room = width - left - 2;
   const across = Math.max(1, Math.floor((room - TILE.gap) / (TILE.width + TILE.gap)));
@@ -146,7 +145,7 @@ function tile(one, x, y) {
       <rect x=${x} y=${y} width=${TILE.width} height=${TILE.height} rx="6" />
       <circle cx=${x + 12} cy=${y + 15} r="4" />
       <text class="name" x=${x + 22} y=${y + 19}>${short(name, TILE.width - 30)}</text>
-      <text class="small" x=${x + 10} y=${y + 35}>${short(line, TILE.width - 14)}</text>
+      <text class="small" x=${x + 10} y=${y + 35}>${short(line, TILE.width - 14, 5.8)}</text>
       ${used !== null && html`<rect class="used" x=${x} y=${y + TILE.height - 4} width=${TILE.width * Math.min(1, used)} height="4" rx="2" />`}
     </g></a>`;
 }
@@ -159,7 +158,7 @@ function sum(found, value) {
   return found.reduce((whole, one) => whole + (value(one) || 0), 0);
 }
 
-function short(text, width) {
-  const most = Math.floor(width / 6.6);
+function short(text, width, size = 6.6) {
+  const most = Math.floor(width / size);
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }

@@ -7,7 +7,8 @@ export class Requests extends Component {
   constructor() {
     super();
     this.state = { text: '', wrong: false };
-    this.row = (one) => html`<${Row} one=${one} key=${one.number ? `n${one.number}` : one.id} chosen=${one.id === this.props.detail} />`;
+    // without a key: a line of the page shows another request after a scroll, which is faster than a new line
+    this.row = (one) => html`<${Row} one=${one} chosen=${one.id === this.props.detail} />`;
   }
 
   render({ detail }, { text, wrong }) {

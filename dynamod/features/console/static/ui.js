@@ -104,7 +104,8 @@ export class VirtualList extends Component {
     const start = Math.min(first, Math.max(0, items.length - shown));
     const visible = items.slice(start, start + shown);
     const below = items.length - start - visible.length;
-    return html`<div class="listbox" tabindex="0" role="region" aria-label=${label} ref=${this.box} onScroll=${this.look}>
+    return html`<div class="listbox" tabindex="0" role="region" aria-label=${label} ref=${this.box} onScroll=${this.look}
+      style=${{ height: `min(60vh, ${Math.min(items.length + 1, 17) * VirtualList.HEIGHT + 2}px)` }}>
       <div role="table" aria-label=${label} aria-rowcount=${items.length + 1}>
         <div role="rowgroup" class="listhead">${head}</div>
         <div role="rowgroup">

@@ -51,10 +51,10 @@ function tier(facts) {
 class One extends Component {
   constructor() {
     super();
-    this.count = createRef();
+    this.state = { count: null }; // what the user has typed; null: as many as there are
   }
 
-  render({ process }) {
+  render({ process }, { count }) {
     const row = rowOf(process);
     const worker = process.worker;
     const component = `${process.graph}/${process.components[0]}`;
@@ -74,8 +74,13 @@ class One extends Component {
       ${admin ? html`<div class="filters">
         <${Action} label="Restart" confirm=${`Replace all processes of ${component}? Open requests finish first.`} run=${act('restart')} />
         <${Action} label="Drain" confirm=${`Take ${component} out of service? It takes nothing new, finishes what is open, and ends.`} run=${act('drain')} />
-        <label>Processes <input type="number" min="0" max="256" ref=${this.count} value=${state.top.processes.filter((one) => one.graph === process.graph && one.components[0] === process.components[0]).length} /></label>
-        <${Action} label="Scale" confirm=${`Change the number of processes of ${component}?`} run=${() => act('scale', { replicas: Number(this.count.current.value) })()} />
+        <label>Processes <input type="number" min="0" max="256" value=${count === null ? state.top.processes.filter((one) => one.graph === process.graph && one.components[0] === process.components[0]).length : count}
+          onInput=${(event) => this.setState({ count: event.target.value })} /></label>
+        <${Action} label="Scale" confirm=${`Change the number of processes of ${component}?`} disabled=${count === null || count === ''} run=${async () => {
+          await act('scale', { replicas: Number(count) })();
+          this.setState({ count: null });
+          return 'done';
+        }} />
         ${['prefill', 'decode'].includes(row.role) && html`<${Action} label=${`Switch to ${row.role === 'prefill' ? 'decode' : 'prefill'}`}
           confirm=${`Change the role of ${process.process}?`} run=${async () => {
             await change('switch', { component: process.process, role: row.role === 'prefill' ? 'decode' : 'prefill' });
