@@ -17,7 +17,7 @@ export class Admin extends Component {
       } catch (error) {
         this.setState({ why: error.message });
       }
-      if (!state.hello.batches) return this.setState({ lacks: 'no batches here' });
+      if (!state.hello.batches) return this.setState({ lacks: 'files and batches are off: `batches_dir` of the frontend names a folder for them' });
       try {
         this.setState({ batches: (await askJson('/v1/batches?limit=100')).data, lacks: '' });
       } catch (error) {

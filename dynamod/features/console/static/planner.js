@@ -40,13 +40,7 @@ export class Planner extends Component {
 
 function Pool({ pool, admin, look }) {
   const records = pool.records || [];
-  const wanted = [];
-  let last = null;
-  for (const one of records) {
-    if (one.replicas !== null && one.replicas !== undefined) last = one.replicas;
-    wanted.push(last === null ? one.ready + one.starting : last);
-  }
-  const data = [records.map((one) => one.at), wanted, records.map((one) => one.ready)];
+  const data = [records.map((one) => one.at), records.map((one) => (one.tick ? one.tick.target : null)), records.map((one) => one.ready)];
   const steer = (action) => async () => {
     await change('plan', { action, component: pool.component });
     await look();
@@ -64,7 +58,8 @@ function Pool({ pool, admin, look }) {
       { title: 'Time', cell: (one) => clock(one.at) },
       { title: 'Ready', right: true, cell: (one) => one.ready },
       { title: 'Starting', right: true, cell: (one) => one.starting },
-      { title: 'Wanted', right: true, cell: (one) => (one.replicas === null || one.replicas === undefined ? NONE : one.replicas) },
+      { title: 'Wanted', right: true, cell: (one) => (one.tick ? one.tick.target : NONE) },
+      { title: 'Forecast', right: true, rare: true, cell: (one) => (one.tick ? one.tick.forecast : NONE) },
       { title: 'Arrived', right: true, cell: (one) => number(one.arrived) },
       { title: 'Queued tokens', right: true, rare: true, cell: (one) => number(one.queued) },
       { title: 'Why', cell: (one) => why(one) },
@@ -73,6 +68,6 @@ function Pool({ pool, admin, look }) {
 }
 
 function why(one) {
-  const tick = one.tick || {};
-  return [one.refused, tick.why || tick.reason || tick.law, one.switched, one.last_error].filter((text) => typeof text === 'string' && text).join('; ') || NONE;
+  const done = one.replicas === null || one.replicas === undefined ? '' : `now ${one.replicas} processes`;
+  return [one.tick && one.tick.reason, one.switched, one.refused, done, one.last_error].filter(Boolean).join(', ') || NONE;
 }

@@ -216,3 +216,17 @@ def test_the_command_shows_a_daemon(machine: Any, browse: Callable[..., Any]) ->
     other.sees(".connection.key")
     command.end()
     page.sees(".banner", "connection is lost")
+
+
+def test_a_planner_is_shown_and_paused(machine: Any, browse: Callable[..., Any]) -> None:
+    command = machine.start("dynamo", "serve", "-f", "configs/agg_planner.yaml", "--Frontend.port=0", ADMIN, cwd=ROOT)
+    page = browse()
+    page.open(command.ready())
+    page.go("Planner")
+    page.sees("p", "State active, 1 to 4 workers")
+    page.sees("td", "no_data")  # nobody asks
+    page.page.get_by_role("button", name="Pause").click()
+    page.sees("p", "State paused")
+    page.page.get_by_role("button", name="Resume").click()
+    page.sees("p", "State active")
+    assert page.errors == []

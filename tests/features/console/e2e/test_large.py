@@ -91,7 +91,15 @@ def hostile(served: Served) -> None:
     problems = [{"found": text, "mend": text} for text in TEXTS]
     daemon.answers["status"] = {"problems": problems, "components": 1, "models": TEXTS, "graphs": []}
     daemon.lines = [text.replace("\n", " ").encode() for text in TEXTS]
-    tick = {"at": 1.0, "ready": 1, "starting": 0, "arrived": 1, "queued": 1, "replicas": 2, "tick": {"why": TEXTS[1]}}
+    tick = {
+        "at": 1.0,
+        "ready": 1,
+        "starting": 0,
+        "arrived": 1,
+        "queued": 1,
+        "replicas": 2,
+        "tick": {"reason": TEXTS[1]},
+    }
     daemon.answers["planner"] = [
         {**dict.fromkeys(("component", "process", "state"), text), "min": 1, "max": 2}
         | {"records": [{**tick, "refused": text}] * 2}
