@@ -10,6 +10,7 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from aiohttp import web
 
 from dynamod import __version__
@@ -29,6 +30,8 @@ SO_PEERGROUPS = 59
 """Linux: the groups that `usermod -aG` adds; SO_PEERCRED has only the first one."""
 FOLLOW = 0.3
 """Seconds between looks for new log lines."""
+SHORTEST, LONGEST = 0.1, 3600.0
+"""Seconds between the events of a question that is followed."""
 
 
 class Control:
@@ -75,10 +78,28 @@ class Control:
             arguments[command.subject] = subject
         if command.name == "logs" and request.query.get("follow", "0") in ("1", "true", ""):
             return await self._follow(request, arguments)
+        if (every := request.query.get("follow")) is not None and command.answer is not str:
+            return await self._events(request, command, arguments, _interval(every))
         answer = await self._commands.call(command.name, arguments)
         if command.answer is str:
             return web.Response(body=answer.encode(), headers={"Content-Type": CONTENT_TYPE})
         return web.json_response(answer)
+
+    async def _events(
+        self, request: web.Request, command: Command[Any, Any], arguments: dict[str, Any], every: float
+    ) -> web.StreamResponse:
+        """The answer again and again, as server-sent events; the first one at once. An error is an event, too."""
+        answer = await self._commands.call(command.name, arguments)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        await response.prepare(request)
+        while True:
+            await response.write(b"data: %b\n\n" % msgspec.json.encode(answer))
+            await asyncio.sleep(every)
+            try:
+                answer = await self._commands.call(command.name, arguments)
+            except DynamodError as error:  # the status is sent already
+                await response.write(b"event: error\ndata: %b\n\n" % msgspec.json.encode(refusal_of(error).message))
+                return response
 
     async def _follow(self, request: web.Request, arguments: dict[str, Any]) -> web.StreamResponse:
         entries = await self._commands.call("logs", arguments)
@@ -115,6 +136,17 @@ class Control:
     def _may_change(self, uid: int, groups: set[int]) -> bool:
         owner = os.stat(self._node.place.socket).st_gid
         return uid in (0, os.getuid()) or (owner != 0 and owner in groups)
+
+
+def _interval(text: str) -> float:
+    """Seconds between events. Raises UserError."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not SHORTEST <= found <= LONGEST:
+        raise UserError(f"follow is {text[:40]!r}", f"give seconds from {SHORTEST:g} to {LONGEST:g}")
+    return found
 
 
 def _peer(request: web.Request) -> tuple[int, set[int], int]:

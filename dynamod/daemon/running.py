@@ -169,6 +169,7 @@ class Running:
             config=config,
             env=env,
             grace=runner.grace if self.sockets else 0.0,
+            control=str(runner.node.place.socket),
         )
 
     def _environment(self, index: int) -> Mapping[str, str]:

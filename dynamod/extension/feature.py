@@ -46,7 +46,8 @@ class Feature:
     serve: Callable[[Any, Any, Sequence[Any]], None] | None = None
     """Gets `ingress.api.endpoint.Frontend`, `http.server.Server` and the endpoints of each HTTP server that is made.
 
-    Appends to `Server.background` (work alongside requests) and `Server.collectors` (metric families).
+    Appends to `Server.background` (work alongside requests) and `Server.collectors` (metric families). Adds routes that
+    are no part of the API by `Server.add`.
     """
     records: Callable[[Any, Any, Callable[[], tuple[str, str]]], Any] | None = None
     """Makes an `http.records.RecordReader` of each HTTP server; None where the settings want none.

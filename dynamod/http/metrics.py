@@ -76,13 +76,17 @@ class Metrics:
 
 
 class HttpStatistics(msgspec.Struct, frozen=True):
-    """What `dynamo top` shows of HTTP servers: requests finished, in work, without a first token; times in seconds."""
+    """What `dynamo top` shows of HTTP servers: requests finished, in work, without a first token; times in seconds.
+
+    `errors`: those of the finished ones that failed.
+    """
 
     requests: int
     inflight: int
     queued: int
     first_token: Buckets
     gap: Buckets
+    errors: int = 0
 
 
 def statistics(servers: Iterable[Metrics]) -> HttpStatistics:
@@ -94,6 +98,7 @@ def statistics(servers: Iterable[Metrics]) -> HttpStatistics:
         queued=sum(model.queued for model in models),
         first_token=_sum(SECONDS, [model.first_token for model in models]),
         gap=_sum(GAP, [model.gap for model in models]),
+        errors=sum(count for model in models for key, count in model.requests.items() if key[2] == "error"),
     )
 
 

@@ -64,13 +64,22 @@ class Records:
     def __init__(
         self, readers: Sequence[RecordReader], proxies: Sequence[Network], where: Callable[[], tuple[str, str]]
     ) -> None:
-        self._readers, self._proxies, self._where = readers, Proxies(proxies), where
+        self._readers, self._proxies, self._where = list(readers), Proxies(proxies), where
+        self._wants()
+        self._facts: dict[RequestContext, Facts] = {}  # of open requests
+        self._bodies: dict[RequestContext, Bodies] = {}  # of open requests
+
+    def add(self, reader: RecordReader) -> None:
+        """Give records to a further reader, of requests that end from now on."""
+        self._readers.append(reader)
+        self._wants()
+
+    def _wants(self) -> None:
+        readers = self._readers
         self._body_bytes = max(reader.body_bytes for reader in readers)
         self._headers = frozenset(name for reader in readers for name in reader.headers)
         self._tokens = any(reader.tokens for reader in readers)
         self._beginning = [one for one in readers if type(one).begins is not RecordReader.begins]
-        self._facts: dict[RequestContext, Facts] = {}  # of open requests
-        self._bodies: dict[RequestContext, Bodies] = {}  # of open requests
 
     def facts(self, context: RequestContext, asked: Any) -> Facts | None:
         """A request goes to an engine. Where to note its tokens; None: no reader wants them."""

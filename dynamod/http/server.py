@@ -6,7 +6,7 @@ import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
@@ -57,7 +57,8 @@ class Server:
         self.metrics = Metrics(settings.metrics_prefix)
         self.collectors: list[Collect] = [] if collect is None else [collect]
         """What /metrics shows in addition to the counters of this server."""
-        self._routes = Routes([*routes, *_health_routes(state, self._families)])
+        self._known = [*routes, *_health_routes(state, self._families)]
+        self._routes = Routes(self._known)
         self.keys = Keys(settings)
         self._origins = settings.origins
         self._http: HttpServer | None = None
@@ -81,6 +82,20 @@ class Server:
     def inflight(self) -> int:
         """Requests in work."""
         return len(self._busy)
+
+    @property
+    def open(self) -> Collection[RequestContext]:
+        """The requests in work, in the order of their arrival."""
+        return self._busy.keys()
+
+    def add(self, *routes: Route) -> None:
+        """Serve these, too. A route takes the place of an earlier one of its method and path."""
+        self._known += routes
+        self._routes = Routes(self._known)
+
+    def find(self, method: str, path: str) -> Handler:
+        """The handler of a route. Raises NoRoute or NoMethod."""
+        return self._routes.find(method, path)
 
     async def start(
         self,

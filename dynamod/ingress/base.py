@@ -16,6 +16,7 @@ from dynamod.message.errors import RequestError
 from dynamod.message.openai import EngineFields
 from dynamod.observe.records import Facts
 from dynamod.observe.timeline import Timeline
+from dynamod.router.decision import Decision
 from dynamod.router.eligible import Need
 
 if TYPE_CHECKING:
@@ -144,6 +145,10 @@ class Backend(Protocol):
     @property
     def parts(self) -> Mapping[str, Any]:
         """What features keep with the models, by their names."""
+        ...
+
+    def decisions(self) -> Sequence[Decision]:
+        """The routing decisions that are kept, the oldest request first."""
         ...
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:

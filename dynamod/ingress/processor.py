@@ -7,7 +7,7 @@ actor of its own below it. Requests come by the `ProcessorBackend` that it publi
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -109,6 +109,10 @@ class ProcessorBackend:
     def health(self) -> Mapping[str, Any]:
         """See `AskableModels.health`."""
         return self._processor.askable.health()
+
+    def decisions(self) -> Sequence[Decision]:
+        """The routing decisions that are kept, the oldest request first."""
+        return self._processor.dispatch.decisions.all()
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""

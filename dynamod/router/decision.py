@@ -112,6 +112,10 @@ class DecisionLog:
         """All decisions for a request, in order; empty when it is not known (any more)."""
         return list(self._requests.get(_whole(request), ()))
 
+    def all(self) -> list[Decision]:
+        """All decisions that are kept, the oldest request first."""
+        return [decision for decisions in self._requests.values() for decision in decisions]
+
     def __len__(self) -> int:
         return len(self._requests)
 

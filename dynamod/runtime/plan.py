@@ -29,7 +29,8 @@ class HostPlan(msgspec.Struct, frozen=True):
     """One process: `name` is unique on the node (`graph/Worker.0`), `index` its number among its replicas.
 
     `server`: path of the socket at which it takes requests. `grace`: seconds that open answers get to finish when it is
-    stopped. `code`: folder of the snapshot that it imports from; empty: from the package as it is.
+    stopped. `code`: folder of the snapshot that it imports from; empty: from the package as it is. `control`: path
+    of the daemon's control socket.
     """
 
     graph: str
@@ -41,6 +42,7 @@ class HostPlan(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     grace: float = 2.0
     code: str = ""
+    control: str = ""
 
 
 HTTP = "http"

@@ -47,6 +47,8 @@ NOT_RUN = {
     "curl -N localhost:8000/v1/chat/completions": "a stream whose worker is killed: test_faults.py",
     'echo "What is the capital of France?" | dynamo-run out=mistralrs sample': "a pipe: test_tutorials.py",
     "dynamo logs -f Worker": "ends with Ctrl-C: test_tutorials.py",
+    "CONSOLE_SCREENSHOTS=pictures uv run --group browser": "a browser: tests/features/console/e2e",
+    "dynamo console": "ends with Ctrl-C: tests/features/console",
     "dynamo ps": READERS,
     "python my_engine.py": "three terminals: test_tutorials.py",
     'curl localhost:8000/v1/chat/completions -H "Content-Type: application/json" -H "x-request-id: long"': READERS,

@@ -27,7 +27,10 @@ ROW = {
     *("process", "graph", "components", "session", "state", "answers", "pid", "instance", "restarts", "uptime", "cpu"),
     *("rss", "mailbox", "last_error", "ingress", "worker"),
 }
-INGRESS = {"in_flight", "queued", "requests_per_second", "ttft_p50", "ttft_p99", "itl_p50", "itl_p99"}
+INGRESS = {
+    *("in_flight", "queued", "requests_per_second", "ttft_p50", "ttft_p99", "itl_p50", "itl_p99"),
+    "errors_per_second",
+}
 WORKER = {
     *("running", "waiting", "active_blocks", "total_blocks", "hit_rate", "tokens_per_second", "pool", "sessions"),
     *("host", "disk"),

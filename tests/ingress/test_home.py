@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+BROWSER = "text/html,application/xhtml+xml,*/*;q=0.8"
+
 
 def ask(threaded: Any, method: str, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
     host, port, _ = threaded
@@ -19,14 +21,22 @@ def ask(threaded: Any, method: str, path: str, **headers: str) -> tuple[http.cli
 
 
 def test_a_page_says_what_this_is(threaded: Any) -> None:
-    answer, body = ask(threaded, "GET", "/", Host="example.org:81")
+    answer, body = ask(threaded, "GET", "/", Host="example.org:81", Accept=BROWSER)
     assert answer.status == 200
     assert answer.headers["Content-Type"].startswith("text/html")
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     assert b"http://example.org:81/v1" in body
     assert b"href=docs" in body
-    answer, body = ask(threaded, "GET", "/", Host='<script>"')
+    answer, body = ask(threaded, "GET", "/", Host='<script>"', Accept=BROWSER)
     assert b"<script>" not in body
+
+
+def test_others_get_links(threaded: Any) -> None:
+    answer, body = ask(threaded, "GET", "/", Accept="*/*")
+    assert answer.headers["Content-Type"].startswith("application/json")
+    for link in json.loads(body)["links"].values():
+        answer, _ = ask(threaded, "GET", link)
+        assert answer.status in (200, 503), link
 
 
 @pytest.mark.parametrize("path", ["/", "/version", "/ping"])

@@ -18,7 +18,9 @@ INTRO = (
 ARGUMENTS = (
     "The arguments of a command that reads are given in the URL. The arguments of a command that changes something are "
     "a JSON object in the body, or in the URL. Unknown arguments are ignored, unless the command says otherwise. The "
-    "last part of a route may be left out if it stands in braces."
+    "last part of a route may be left out if it stands in braces. With `follow=SECONDS` (0.1 to 3600) in "
+    "the URL the answer of a command that reads comes again and again, as server-sent events. `logs` and `metrics` do "
+    "not have such events."
 )
 ERRORS = (
     '`{"error": {"message": ..., "hint": ...}}` with status 400, 403, 404, 409, 500 or 504. A change that takes a '

@@ -20,6 +20,7 @@ _DYNAMOD = {
     "Features": (
         *("extension", "features"),
         *(f"features/{name}" for name in ("anthropic", "audit", "batches", "chat", "cluster", "doctor")),
+        "features/console",
         *(f"features/{name}" for name in ("embeddings", "exporter", "infra", "isolation", "kubernetes")),
         *(f"features/{name}" for name in ("lora", "ollama")),
         *(f"features/{name}" for name in ("on_demand", "planner", "prefill", "prefill/transfer", "replay")),

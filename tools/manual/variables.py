@@ -182,6 +182,8 @@ GROUPS = (
                 "in `$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR`, `/run/dynamod`, else in a private temporary folder",
                 "control socket",
             ),
+            Variable("DISPLAY", "", "`dynamo console` opens a browser where the machine has a display"),
+            Variable("WAYLAND_DISPLAY", "", "the same"),
             Variable("XDG_RUNTIME_DIR", "", "folder of the control socket where `DYNAMOD_SOCKET` is not set"),
             Variable(
                 "XDG_STATE_HOME",
@@ -272,6 +274,12 @@ GROUPS = (
                 "DYN_STRIP_ANTHROPIC_PREAMBLE",
                 "`true`",
                 "the line of agents that differs per session is left out of prompts of `/v1/messages`",
+            ),
+            Variable("DYN_CONSOLE", "`true`", "`false`: no [console](../how-to/console.md) at `/`"),
+            Variable(
+                "DYN_CONSOLE_ADMIN",
+                "`false`",
+                "`true`: without API keys the [console](../how-to/console.md) shows logs and changes processes",
             ),
             Variable("DYN_OLLAMA_API", "`true`", "`false`: [Ollama's API](../how-to/ollama.md) at `/api/...` is off"),
             Variable(

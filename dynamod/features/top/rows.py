@@ -53,7 +53,10 @@ class WorkerFacts(msgspec.Struct, frozen=True):
 
 
 class IngressFacts(msgspec.Struct, frozen=True):
-    """A frontend. `queued`: accepted, no token yet. Seconds to the first token, between tokens: in the interval."""
+    """A frontend. `queued`: accepted, no token yet. Seconds to the first token, between tokens: in the interval.
+
+    `errors_per_second`: those of the requests that failed.
+    """
 
     in_flight: int
     queued: int
@@ -62,6 +65,7 @@ class IngressFacts(msgspec.Struct, frozen=True):
     ttft_p99: float | None
     itl_p50: float | None
     itl_p99: float | None
+    errors_per_second: float | None = None
 
 
 class ProcessRow(msgspec.Struct, frozen=True):
@@ -202,6 +206,7 @@ def _ingress(now: HttpStatistics | None, before: HttpStatistics | None, seconds:
         _rate(now.requests, before.requests if before is not None else None, seconds),
         *_percentiles(now.first_token, before.first_token if before is not None else None),
         *_percentiles(now.gap, before.gap if before is not None else None),
+        _rate(now.errors, before.errors if before is not None else None, seconds),
     )
 
 

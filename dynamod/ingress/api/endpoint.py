@@ -9,7 +9,7 @@ Endpoint            any method of a path
 import asyncio
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar, Generic, TypeVar, get_args
@@ -44,12 +44,20 @@ from .unserved import Unserved, body_without, field_of, left_out
 class Frontend:
     """What the endpoints of one server share: settings, the backend, ids of jobs in progress, what is kept.
 
-    `parts`: what features keep, by their names.
+    `parts`: what features keep, by their names. `where()`: names of the node and of the process. `control`: path of the
+    daemon's control socket; empty: there is no daemon.
 
     Raises UserError when a folder of what is kept cannot be used.
     """
 
-    def __init__(self, settings: FrontendSettings, backend: Backend) -> None:
+    def __init__(
+        self,
+        settings: FrontendSettings,
+        backend: Backend,
+        where: Callable[[], tuple[str, str]] = lambda: ("", ""),
+        control: str = "",
+    ) -> None:
+        self.where, self.control = where, control
         self.settings = settings
         self.backend = backend
         self.ids: set[str] = set()

@@ -1,13 +1,33 @@
 """GET /: a short page for people at the address of the server, and an answer for clients that look for it."""
 
+from collections.abc import Mapping
 from html import escape
+from typing import Any
 
 from dynamod import __version__
+
+LINKS: Mapping[str, Any] = {
+    "name": "dynamod",
+    "version": __version__,
+    "links": {
+        "docs": "/docs",
+        "openapi": "/openapi.json",
+        "models": "/v1/models",
+        "health": "/health",
+        "metrics": "/metrics",
+    },
+}
+"""What clients that are no browsers find at the address of the server."""
 
 _STYLE = (
     "body { font: 15px/1.6 sans-serif; max-width: 42rem; margin: 3rem auto; padding: 0 1rem; color: #222; }"
     "pre { background: #f4f4f4; padding: .7rem; overflow-x: auto; }"
 )
+
+
+def wants_page(headers: Mapping[str, str]) -> bool:
+    """Whether a client asks for a page, as browsers do."""
+    return "text/html" in headers.get("Accept", "").lower()
 
 
 def home(origin: str, guarded: bool) -> str:

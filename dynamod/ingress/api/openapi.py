@@ -142,7 +142,10 @@ def _server_paths() -> dict[str, Any]:
     return {
         "/health": get("Whether a model can be asked", _json("Health"), "503"),
         "/health/progress": get("What each worker does, and the age of its last progress", _json("Progress"), "503"),
-        "/": get("A page about this server", {"text/html": {"schema": _TEXT}}),
+        "/": get(
+            "A page for browsers, links for others",
+            {"application/json": {"schema": {"type": "object"}}, "text/html": {"schema": _TEXT}},
+        ),
         "/version": get("The release of this server", {"application/json": {"schema": _object({"version": _TEXT})}}),
         "/ping": get("The same as /health", _json("Health"), "503"),
         "/live": get("Whether the process answers", _json("Live")),

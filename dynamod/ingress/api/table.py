@@ -21,7 +21,7 @@ from .chat import ChatCompletions
 from .completions import Completions
 from .docs import HEADERS, page
 from .endpoint import Endpoint, Frontend
-from .home import home
+from .home import LINKS, home, wants_page
 from .models import Models, OneModel
 from .openapi import document
 
@@ -68,14 +68,15 @@ def make_server(
     collect: Collect | None = None,
     own: Sequence[Route] = (),
     where: Callable[[], tuple[str, str]] = lambda: ("", ""),
+    control: str = "",
 ) -> Server:
     """A server for everything that the backend serves; it does not listen yet.
 
-    `own`: further routes without a key. `where()`: names of the node and of the process. Raises UserError when a
-    setting of a feature cannot be used.
+    `own`: further routes without a key. `where()`: names of the node and of the process. `control`: path of the
+    daemon's control socket; empty: there is no daemon. Raises UserError when a setting of a feature cannot be used.
     """
     known = endpoints()
-    frontend = Frontend(settings, backend)
+    frontend = Frontend(settings, backend, where, control)
     routes = [_route(one, partial(one.serve, frontend)) for one in known]
     served = {(one.method, one.path) for one in known}
     off = [(one, text) for one, text in endpoints_off() if (one.method, one.path) not in served]
@@ -95,6 +96,8 @@ def make_server(
 
     async def root(context: RequestContext) -> web.Response:
         request = context.request
+        if not wants_page(request.headers):
+            return json_response(LINKS)
         origin = f"{request.scheme}://{request.headers.get('Host', 'localhost')}"
         shown = home(origin, settings.guarded).encode("utf-8", "replace")
         return web.Response(body=shown, headers=HEADERS, content_type="text/html", charset="utf-8")

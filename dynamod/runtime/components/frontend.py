@@ -43,7 +43,9 @@ class FrontendComponent(Actor):
         backend: ProcessorBackend = await processor.ask(GetBackend(), timeout=5.0)
         settings = validate(FrontendSettings, given(ctx.config, from_environment()), ctx.name)
         routes = [Route("GET", "/health/progress", self._progress)]
-        self._server = make_server(settings, backend, self._families, routes, self._where)
+        self._server = make_server(
+            settings, backend, self._families, routes, self._where, ctx.process_context.plan.control
+        )
         ctx.process_context.http.append(self._server.metrics)
         memory, index = ctx.shares(), ctx.process_context.plan.index
         shares = None if memory is None or index >= PROCESSES else Shares(memory, index)
