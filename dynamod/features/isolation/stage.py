@@ -99,7 +99,7 @@ class IsolationStage(Stage):
         The prefill worker that had ended before counts then as well: either may have ended with the prompt. Raises
         EngineFailed where one of them is the second.
         """
-        for place in [one for one in self._left if one.cause]:
+        for place in [one for one in self._left if one.cause] if self._left else ():
             self._left.remove(place)
             helpers = [(instance, cause) for at, instance, cause in self._doubted if at is place]
             for instance, cause in [(place.instance, place.cause), *helpers]:
@@ -116,6 +116,8 @@ class IsolationStage(Stage):
         arrive after that of the other. An instance that the request has left for a trial may have hung before. Raises
         EngineFailed where an instance is the second one that ended with this request.
         """
+        if not self._unknown:
+            return
         now = asyncio.get_running_loop().time()
         for key, (instance, until) in list(self._unknown.items()):
             hangs = now <= until and self._suspicions.hangs(instance)
