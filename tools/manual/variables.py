@@ -71,17 +71,9 @@ GROUPS = (
             Variable(
                 "DYNAMOD_TRUST_CLOCK_S", "`60`", "seconds by which the clock of another node may differ, from 1 to 3600"
             ),
-            Variable(
-                "DYN_SYSTEM_PORT",
-                "`-1`",
-                "port for metrics and health of the node; 0: a free port; -1: none",
-            ),
+            Variable("DYN_SYSTEM_PORT", "`-1`", "port for metrics and health of the node; 0: a free port; -1: none"),
             Variable("DYN_SYSTEM_HOST", "`127.0.0.1`", "address of that port"),
-            Variable(
-                "DYNAMOD_DISCOVERY",
-                "`etcd`",
-                "store of the keys of all nodes: `etcd` or `kubernetes`",
-            ),
+            Variable("DYNAMOD_DISCOVERY", "`etcd`", "store of the keys of all nodes: `etcd` or `kubernetes`"),
             Variable(
                 "DYNAMOD_TCP_ADDRESS", "", "IP address of this node for requests of other nodes over TCP; unset: none"
             ),
