@@ -20,10 +20,9 @@ from dynamod.router.placement import Placement
 from dynamod.transport.base import Transport
 
 from .answer import Answer
-from .attempt import HEARD_S, Attempt, Break
+from .attempt import HEARD_S, Attempt, Break, prompt_taker
 from .base import Choice, Limits, MigrationCounts, Places
 from .moves import Moves
-from .prompt import prompt_taker
 from .stages import Stages
 from .tried import Tried
 

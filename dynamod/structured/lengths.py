@@ -1,7 +1,8 @@
 """Bounds of numbers: by JSON Schema alone a number may have any length, and a small model writes digits forever."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, TypeGuard
 
 from .place import parts
 
@@ -11,19 +12,36 @@ SMALLEST: Final = 1e-9
 """Numbers that name no step have this one, where `steps` asks for it."""
 
 
+MOST_BOUND: Final = 256
+"""Numbers of a schema that get bounds. Each bound is a lexeme of its own, and llguidance has room for some hundreds."""
+
+
 def bound(schema: Any, *, steps: bool = False) -> None:
     """Integers and numbers have a smallest and a largest value from now on. The schema is changed in place.
 
-    `steps`: numbers have nine decimals at most, and no exponent. A schema that says so itself stays as it is.
+    `steps`: numbers have nine decimals at most, and no exponent. A schema that says so itself stays as it is, and so
+    does a schema with more than MOST_BOUND numbers.
     """
+    found = [*islice(_of_numbers(schema), MOST_BOUND + 1)]
+    if len(found) > MOST_BOUND:
+        return
+    for part, names in found:
+        _bound(part, steps and "number" in names)
+
+
+def _of_numbers(schema: Any) -> Iterator[tuple[dict[str, Any], set[str]]]:
+    """The parts of a schema that are integers or numbers, with the names of their types."""
     if not isinstance(schema, dict):
         return
     for _, part in parts(schema):
-        bound(part, steps=steps)
+        yield from _of_numbers(part)
     kinds = schema.get("type")
-    named = set(filter(_is_name, kinds)) if isinstance(kinds, list) else {kinds} if _is_name(kinds) else set()
-    if not named & {"integer", "number"} or "enum" in schema or "const" in schema:
-        return
+    names = set(filter(_is_name, kinds)) if isinstance(kinds, list) else {kinds} if _is_name(kinds) else set()
+    if names & {"integer", "number"} and "enum" not in schema and "const" not in schema:
+        yield schema, names
+
+
+def _bound(schema: dict[str, Any], steps: bool) -> None:
     if _is_free(schema, "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
         schema.setdefault("minimum", -LARGEST)
         schema.setdefault("maximum", LARGEST)
@@ -32,11 +50,11 @@ def bound(schema: Any, *, steps: bool = False) -> None:
             schema["maximum"] = LARGEST
     elif _is_free(schema, "minimum", "exclusiveMinimum") and _most(schema) > -LARGEST:
         schema["minimum"] = -LARGEST
-    if steps and "number" in named and "multipleOf" not in schema and not _fine(schema):
+    if steps and "multipleOf" not in schema and not _fine(schema):
         schema["multipleOf"] = SMALLEST
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: Any) -> TypeGuard[str]:
     return isinstance(value, str)
 
 

@@ -39,6 +39,7 @@ NOT_RUN = {
     "uv run --extra mistralrs dynamo doctor": INSTALLS,
     "uv tool install '/path/to/dynamod[mistralrs]'": INSTALLS,
     "python3 -m venv ~/dynamod": INSTALLS,
+    "pip install 'dynamod-llm[otel]'": INSTALLS,
     "codex exec": AGENTS,
     "export ANTHROPIC_BASE_URL": AGENTS,
     "opencode run": AGENTS,
@@ -87,10 +88,12 @@ def compare_the_workers(page: Path, outputs: Mapping[str, str]) -> None:
     _, ask, explain, _, _, replay = lines
     assert json.loads(outputs[ask])["usage"]["completion_tokens"] == 20
     (shown,) = [block.text for block in blocks_of(page.read_text()) if block.kind == "text"]
+    costs, times = outputs[explain].partition("\n\n")[::2] if "\n\n" in outputs[explain] else (outputs[explain], "")
     printed, expected = [
-        sorted(plain(one).replace("*", "") for one in text.splitlines()) for text in (outputs[explain], shown)
+        sorted(plain(one).replace("*", "") for one in text.splitlines() if one != "...") for text in (costs, shown)
     ]
     assert printed == expected
+    assert "| decode" in times
     rows = {row.split("|")[1].strip(): row.split("|") for row in outputs[replay].splitlines() if row.startswith("| ")}
     assert float(rows["kv"][2]) > float(rows["kv-original"][2]) > float(rows["round-robin"][2])
 

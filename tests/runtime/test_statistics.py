@@ -56,6 +56,7 @@ def context(system: System, *servers: Metrics) -> Any:
             signing=Signing(),
             unix=SimpleNamespace(statistics=lambda: {"run/agg.Worker.0.sock": InboxStatistics(5, 6, 0, 1)}),
             connection=None,
+            tcp=None,
             nats=None,
             servers={},
         ),

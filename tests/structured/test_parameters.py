@@ -11,6 +11,7 @@ from hypothesis import given
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.structured.demand import demand
+from dynamod.structured.lengths import LARGEST
 from dynamod.structured.parameters import STYLES
 
 from .tagged import ANY, either, grammar_of, keeps, keeps_by_tokens, sequence, tag
@@ -175,7 +176,11 @@ def test_what_may_be_said(form: Any, text: str, right: bool) -> None:
     assert keeps_by_tokens(grammar, text, random.Random(text), 25) == {right}
 
 
-@given(st.sampled_from([*STYLES]), st.text(st.characters(codec="utf-8"), max_size=60), st.integers(), st.randoms())
+INTEGERS = st.integers(-LARGEST, LARGEST)
+"""Those that a schema without bounds allows."""
+
+
+@given(st.sampled_from([*STYLES]), st.text(st.characters(codec="utf-8"), max_size=60), INTEGERS, st.randoms())
 def test_any_text_and_number(style: str, name: str, age: int, chance: random.Random) -> None:
     """But for the closing tag, behind which something else comes."""
     grammar = grammar_of(parameters(style, BOTH, required=["name", "age"]))

@@ -12,7 +12,7 @@ from dynamod.message.errors import PoisonRequest, TimedOut
 from dynamod.message.ingress import PromptLogprobs, Tokens
 from dynamod.message.tokens import pack
 from dynamod.message.worker import HANDOFF_FAILED, Generate, Handoff
-from dynamod.migration.prompt import prompt_taker
+from dynamod.migration.attempt import prompt_taker
 from tests.migration.instances import Client, passes, virtual
 
 PREFILL = Instance("n", "c", "prefill", 77, {})
