@@ -18,7 +18,7 @@ import dynamod.sample
 from tests.clients.conftest import installed
 from tests.e2e.conftest import SLOW, Machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("agents")]
+pytestmark = pytest.mark.heavy
 
 HERE = Path(__file__).parent / "agents"
 CONTEXT = 400_000
