@@ -43,13 +43,15 @@ class WorkerComponent(Worker):
         super().__init__(_maker(self.settings.name), EngineOptions(), self._published, ctx.withdraw)
 
     async def started(self) -> None:
-        """Find the model, perhaps by a download, and load the engine; the lease is waited for meanwhile."""
+        """Find the model, perhaps by a download, and load the engine."""
         self._ctx.process_context.heartbeat = self.heartbeat
+        # The greeting of the daemon says how other nodes reach this one: engines and parts of features are told once.
+        await self._ctx.process_context.registry.leased(timeout=60)
         service = self._ctx.service
         mode = service.role or self.settings.mode(str(service.spec.get("component_type")))
         host = self.transfer_host() if mode != "aggregated" else ""
         await self._find_model(mode, host)
-        await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
+        await super().started()
         if self.settings.node_rank:
             return  # the leader takes the requests
         for kind in (kind for part in self.parts.values() for kind in part.questions):
