@@ -18,4 +18,4 @@ if [ ! -e "$folder/templates" ]; then
 fi
 export DYNAMOD_TEST_VLLM_PYTHON="$folder/vllm/bin/python" DYNAMOD_TEST_SGLANG_PYTHON="$folder/sglang/bin/python"
 export DYNAMOD_TEST_TEMPLATES="$folder/templates"
-uv run --extra llama_cpp pytest -q -m heavy -o faulthandler_timeout=900 "$@" tests
+uv run --extra llama_cpp pytest -q -m heavy -o timeout=3600 "$@" tests

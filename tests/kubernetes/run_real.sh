@@ -41,4 +41,4 @@ build helm helm.sh/helm/v3/cmd/helm@latest helm.sh/helm/v3/cmd/helm
 build etcd go.etcd.io/etcd/server/v3@v3.6.6 go.etcd.io/etcd/server/v3
 
 cd "$here"
-DYNAMOD_TEST_KUBERNETES="$folder/bin" uv run --no-sync pytest -m heavy -n 0 tests/kubernetes "$@"
+DYNAMOD_TEST_KUBERNETES="$folder/bin" uv run --no-sync pytest -m heavy -n 0 -o timeout=3600 tests/kubernetes "$@"
