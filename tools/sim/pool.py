@@ -129,7 +129,7 @@ class Machine:
         models: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.simulated, self.node, self.models = cluster, node, models
-        self.cluster = SimpleNamespace(facts=lambda: {"etcd": "simulated", "connected": connected()})
+        self.cluster = SimpleNamespace(facts=lambda: {"store": "simulated", "connected": connected()})
         self.name, self.link = f"n{node.number}", node.link
         self.gpus = Gpus([str(number) for number in range(devices)])
         self.graphs, self.changes = Graphs(cast("Any", self)), Changes()
