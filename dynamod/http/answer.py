@@ -48,6 +48,8 @@ class WholeAnswer(_Written, web.Response):
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Send it."""
+        if self._sent:
+            return None
         body, transport = self.body, request.transport
         if transport is not None and isinstance(body, bytes) and body and not self.prepared:
             head = header(request, self, f"Content-Length: {len(body)}")

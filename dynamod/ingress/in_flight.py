@@ -35,7 +35,8 @@ Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 Told = Callable[[Instance], None] | None
 """Called with a worker; None: no caller needs to know."""
 
-Marked = Callable[[Placement | None], None] | None
+Marked = tuple[Callable[[Mark], None], int] | None
+"""What takes the marks of a choice, and the number of the choice."""
 """Called when a place is asked for, and with the place; None: no caller needs to know."""
 
 TOGETHER = 32
@@ -177,7 +178,7 @@ class RequestsInFlight:
             timeline=job.timeline,
         )
         told_of = told and partial(told, index)
-        places = ChoicePlaces(self, card, prompt, _priority(job), told_of, partial(_mark, note, index))
+        places = ChoicePlaces(self, card, prompt, _priority(job), told_of, (note, index))
         migrations = self._counts[card.base].migrations
         completed = partial(self._completed, run)
         return InFlightRequest(choice, places, self._transport, self._now, migrations, completed)
@@ -295,20 +296,17 @@ class RequestRun:
         self.in_flight.pop(request, None)
 
 
-def _mark(note: Callable[[Mark], None], choice: int, place: Placement | None) -> None:
-    note((ASKED if place is None else PLACED, choice, perf_counter(), place and place.found))
-
-
 async def _placed(place: Awaitable[Placement], stage: Stage, told: Told, mark: Marked) -> Placement:
     entered = stage.enter()
     if mark is not None:
-        mark(None)
+        note, choice = mark
+        note((ASKED, choice, perf_counter(), None))
     try:
         placement = await place
     finally:
         stage.leave(entered)
     if mark is not None:
-        mark(placement)
+        note((PLACED, choice, perf_counter(), placement.found))
     if told is not None:
         told(placement.instance)
     return placement

@@ -140,7 +140,10 @@ class ProcessorParts(dict[str, ProcessorPart]):
 
     def starts(self, card: ModelCard) -> bool:
         """Whether one of them starts a worker."""
-        return any(part.starts(card) for part in self._starting)
+        for part in self._starting:  # noqa: SIM110 - no generator: once per choice
+            if part.starts(card):
+                return True
+        return False
 
     def can_start(self, name: str) -> bool:
         """Whether none of them says that no worker can be started."""

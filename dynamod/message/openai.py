@@ -6,6 +6,7 @@ Fields of type `Any` are accepted for compatibility and passed to text engines.
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -50,6 +51,7 @@ ExtraField = Literal["worker_id", "timing"]
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 CONSTRAINTS = ("structured_outputs", *GUIDED, "grammar", "json_schema")
 """Fields of vLLM and llama.cpp that ask for a form of the answer."""
+_constraints = attrgetter(*CONSTRAINTS)
 
 
 class NvExt(msgspec.Struct, frozen=True):
@@ -256,9 +258,9 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
         """The field by which the answer has to keep to a form other than text; empty when there is none."""
         if self.response_format is not None and self.response_format.type != "text":
             return "response_format"
-        for name in CONSTRAINTS:
-            if getattr(self, name) is not None:
-                return name
+        found = _constraints(self)
+        if found.count(None) != len(found):
+            return next(name for name, value in zip(CONSTRAINTS, found, strict=True) if value is not None)
         if self.nvext is not None:
             for name in GUIDED:
                 if getattr(self.nvext, name) is not None:

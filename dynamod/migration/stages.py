@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Failed
@@ -83,13 +82,33 @@ class Stage:
         """The answer is complete."""
 
 
-_order = attrgetter("order")
 T = TypeVar("T")
 
 
 def overriding(objects: Iterable[T], base: type[T], method: str) -> list[T]:
     """Those of `objects` whose class has its own `method`: the others need not be called for each request."""
     return [one for one in objects if getattr(type(one), method) is not getattr(base, method)]
+
+
+class _Plan(NamedTuple):
+    """Indexes of stages of certain types: all in their order, and those to call. The innermost placing comes first."""
+
+    order: tuple[int, ...]
+    placing: tuple[int, ...]
+    attempting: tuple[int, ...]
+    watching: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def _plan(kinds: tuple[type[Stage | None], ...]) -> _Plan:
+    """Choices have one of few combinations of stages: what each has of its own is looked up once."""
+    stages = {index: kind for index, kind in enumerate(kinds) if issubclass(kind, Stage)}
+    ordered = sorted(stages, key=lambda index: stages[index].order)
+
+    def own(method: str) -> tuple[int, ...]:
+        return tuple(index for index in ordered if getattr(stages[index], method) is not getattr(Stage, method))
+
+    return _Plan(tuple(ordered), own("place")[::-1], own("attempt")[::-1], own("watch"))
 
 
 MakeStage = Callable[["InFlightRequest"], Stage | None]
@@ -103,14 +122,18 @@ class Stages:
     """The stages of one choice, in their order. `acquire` is what the innermost asks for a place."""
 
     def __init__(self, stages: Sequence[Stage | None], acquire: Place) -> None:
-        self._stages = sorted([one for one in stages if one is not None], key=_order)
+        plan = _plan(tuple(map(type, stages)))
+        found = cast("Sequence[Stage]", stages)
+        self._stages = [found[index] for index in plan.order]
+        self._attempting = [found[index] for index in plan.attempting]
+        self._watching = [found[index] for index in plan.watching]
         self.place = acquire
-        for stage in reversed(overriding(self._stages, Stage, "place")):
-            self.place = partial(stage.place, proceed=self.place)
+        for index in plan.placing:
+            self.place = partial(found[index].place, proceed=self.place)
 
     def close(self) -> None:
         """The choice is over: free the stages, which know it."""
-        self._stages = []
+        self._stages, self._attempting, self._watching = [], [], []
         del self.place
 
     @property
@@ -120,13 +143,13 @@ class Stages:
 
     async def attempt(self, placement: Placement, request: Request, send: Try) -> Break | None:
         """As `Stage.attempt`; the innermost stage calls `send`."""
-        for stage in reversed(overriding(self._stages, Stage, "attempt")):
+        for stage in self._attempting:
             send = partial(stage.attempt, placement, proceed=send)
         return await send(request)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
         """As `Stage.watch`, one after the other."""
-        for stage in overriding(self._stages, Stage, "watch"):
+        for stage in self._watching:
             await stage.watch(attempt, placement)
 
     async def blame(

@@ -33,9 +33,9 @@ LEAST = 0.97
 """Ratio below which the stored count is out of date: growth up to the old count would pass."""
 MACHINE = "x86_64"
 """`inside.Callgrind` has the instructions of this machine."""
-UNITS = {"start": 1, "unary": 40, "stream": 8 * 128, "decide": 200}
+UNITS = {"start": 1, "unary": 40, "audited": 40, "stream": 8 * 128, "decide": 200}
 """By work: the imports, requests, tokens and decisions in it (`inside.COUNTS`)."""
-WHAT = {"start": "start", "unary": "request", "stream": "token", "decide": "decision"}
+WHAT = {"start": "start", "unary": "request", "audited": "request", "stream": "token", "decide": "decision"}
 LIMIT = 1200.0
 """Seconds for valgrind."""
 

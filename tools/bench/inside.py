@@ -3,6 +3,7 @@
 
 inside.py start             import what a daemon, an ingress and a worker import
 inside.py unary             chat requests with one token of answer, eight at a time
+inside.py audited           the same with a line of the audit log for each
 inside.py stream            chat requests with 128 tokens of answer each, eight at a time
 inside.py decide            decisions of the router's KV policy among 64 workers, prompts of 64 blocks
 inside.py calls             Python calls of one unary request, by file; with --detail by function
@@ -44,7 +45,7 @@ OPEN = 4
 """Requests that each worker answers while decisions are made."""
 WARM_UP = 16
 """Requests, and decisions, before those that count."""
-COUNTS = {"unary": 40, "stream": 8, "decide": 200, "calls": 20}
+COUNTS = {"unary": 40, "audited": 40, "stream": 8, "decide": 200, "calls": 20}
 """Requests or decisions that count."""
 NEVER = 1e6
 """Seconds of timers, which would run more often the slower the machine is."""
@@ -104,10 +105,11 @@ async def until(true: Callable[[], object]) -> None:
 class Inside:
     """`async with Inside(folder) as inside`: everything of a node but its processes."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, audit: bool = False) -> None:
         from dynamod.actor import System
         from dynamod.discovery.memory import MemoryRegistry
 
+        self._settings: dict[str, Any] = {"audit_dir": f"{folder}/audit"} if audit else {}
         self._folder, self.system, self.registry = folder, System(seed=1), MemoryRegistry(random.Random(1))
 
     async def __aenter__(self) -> Self:
@@ -150,7 +152,7 @@ class Inside:
         await until(backend.askable)
         # the requests that come before have another tokenizer
         await until(lambda: (model := processor.model("bench")) is not None and model.tokenizer.backend == "fastokens")
-        self._http = make_server(extended(FrontendSettings)(host="127.0.0.1", port=0), backend)
+        self._http = make_server(extended(FrontendSettings)(host="127.0.0.1", port=0, **self._settings), backend)
         listener = socket.create_server(("127.0.0.1", 0))
         await self._http.start(listener, spawn=asyncio.create_task)
         self.port = self._http.port
@@ -213,10 +215,10 @@ class Silent:
         """Nothing has begun."""
 
 
-async def requests(counts: dict[str, int]) -> None:
+async def requests(counts: dict[str, int], audit: bool = False) -> None:
     """Start a node, warm it up, and ask."""
     with tempfile.TemporaryDirectory() as folder:
-        async with Inside(folder) as inside:
+        async with Inside(folder, audit) as inside:
             for work, count in counts.items():
                 tokens, stream = (TOKENS, True) if work == "stream" else (1, False)
                 await inside.ask(WARM_UP, tokens, stream)
@@ -325,16 +327,20 @@ def start() -> None:
 def still() -> None:
     """Stop what happens by time and not by work: ticks of timers, the thread that writes logs, texts of each second."""
     from dynamod.ingress import dispatcher, processor
+    from dynamod.observe import line_writer
     from dynamod.observe.backlog import Backlog
     from dynamod.transport import unix
     from dynamod.worker import subscriptions
 
     dispatcher.HOUSEKEEPING = processor.CLOCK = unix.LOOK = subscriptions.LOAD_INTERVAL = NEVER
 
-    def put(backlog: Backlog[Any], target: Any, text: str) -> None:
+    def put(backlog: Backlog[Any], target: Any, text: str) -> bool:
         backlog._write(target, text, 0)  # how often the thread wakes up depends on the machine
+        return True
 
     Backlog.put = put  # type: ignore[assignment, method-assign]
+    line_writer.GATHERED = 4096  # some ten lines, as in 50 ms of a server at work
+    line_writer.LineWriter.__init__.__kwdefaults__ |= {"pause": NEVER}  # type: ignore[operator]
     time.time = lambda: 1.7e9
 
 
@@ -359,6 +365,8 @@ def main() -> None:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 if asked := {work: count for work, count in counts.items() if work in ("unary", "stream")}:
                     runner.run(requests(asked))
+                if "audited" in counts:
+                    runner.run(requests({"audited": counts["audited"]}, audit=True))
                 if "calls" in counts:
                     runner.run(calls(counts["calls"], a.detail))
                 if "decide" in counts:

@@ -1,7 +1,8 @@
 """What endpoints that answer with text share. A subclass says how requests and answers of its route look."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
@@ -49,6 +50,7 @@ class Generation(EngineEndpoint[G]):
     id_prefix: ClassVar[str]
     chunk_object: ClassVar[str]
     prompt_ids_in_choice: ClassVar[bool]
+    _unserved: ClassVar[Callable[[Any], tuple[Any, ...]]]  # the values of these fields of a request
     unserved: ClassVar[dict[str, tuple[Any, ...]]] = {
         "use_beam_search": (False,),
         "length_penalty": (1,),
@@ -64,13 +66,15 @@ class Generation(EngineEndpoint[G]):
         super().__init_subclass__(**options)
         harmless = only(**{name: (None, *values) for name, values in cls.unserved.items()})
         cls.rules = (harmless, *_RULES, *cls.rules)
+        cls._unserved = staticmethod(attrgetter(*cls.unserved))
 
     def unserved_in(self, request: G, card: ModelCard | None = None, model: Model | None = None) -> Unserved:
         """By the values of the fields and, where the model is known, by what its engine can do."""
-        for name, harmless in self.unserved.items():
-            value = getattr(request, name)
-            if value is not None and value not in harmless:
-                yield name, f"`{name}` is not served"
+        found = type(self)._unserved(request)
+        if found.count(None) != len(found):
+            for (name, harmless), value in zip(self.unserved.items(), found, strict=True):
+                if value is not None and value not in harmless:
+                    yield name, f"`{name}` is not served"
         if request.prompt_logprobs is not None and request.stream:
             yield "prompt_logprobs", "`prompt_logprobs` with `stream` is not served"
         if request.best_of is not None and request.best_of != (request.n or 1):
