@@ -140,6 +140,8 @@ def left(log: Log, clients: Sequence[Client], process: Process, why: str, *, tol
             continue
         if client.needs_prefill and (not client.bound or client.waits_for_prompt):
             continue  # it has left, and waits until its prompt can be computed once more
+        if not told and client.waits_for_prompt:
+            continue  # it has no stream there yet, which would tell its ingress
         if why == "quarantined" and not client.can_move:
             continue  # it waits: the process may respond again, else it is killed
         log.violate("the dead are left", f"{client.id} is at {process.name} since {client.since:.3f}, which is {why}")

@@ -72,6 +72,7 @@ def test_seeds_hold(first: int) -> None:
         16002504,
         17000077,
         18000059,
+        20000131,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
