@@ -10,7 +10,7 @@ from dynamod.extension.installed import enabled
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.openapi import document
 from dynamod.ingress.api.table import endpoints
-from tests.ingress.test_any_request import FEW, check_answer, of_document
+from tests.ingress.test_any_request import OF_DOCUMENT, check_answer, of_document
 
 MADE = document(endpoints(), FrontendSettings())
 PATHS = {feature.name: sorted({one.path for one in feature.endpoints()}) for feature in enabled()}
@@ -59,7 +59,7 @@ def test_the_document_covers_every_route(feature: str) -> None:
     assert MADE["paths"].keys() >= set(PATHS[feature])
 
 
-@FEW
+@OF_DOCUMENT
 @schemathesis.pytest.from_fixture("described").include(path=sorted({*chain(*PATHS.values())})).parametrize()
 def test_answers_are_as_the_document_says(threaded: Any, case: Any) -> None:
     turns = case.body.get("messages") if isinstance(case.body, dict) else None

@@ -35,6 +35,8 @@ OF_ERRORS = frozenset({"message", "type", "param", "code"})
 FEW = settings(
     derandomize=True, database=None, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck)
 )
+OF_DOCUMENT = settings(FEW, max_examples=25)
+"""Of each operation, besides the 200 cases with which schemathesis covers its schema: the same each time."""
 
 
 @FEW
@@ -97,7 +99,7 @@ def name_a_tool(body):
             called["name"] = names[0]
 
 
-@FEW
+@OF_DOCUMENT
 @schemathesis.pytest.from_fixture("described").parametrize()
 def test_answers_are_as_the_document_says(threaded, case) -> None:
     # Rendering looks at the model: its ids, context and template, which a document cannot know; else it is as a chat.
