@@ -156,6 +156,7 @@ class ResponseAnswer(TranslatedChat):
         stream = bool(request.stream)
         writer = ResponseStreamWriter(*common, settings, version) if stream else ResponseUnaryWriter(*common)
         writer.sealed, writer.tools = SEALED in (self._asked.include or ()), by_name(self._asked.tools)
+        writer.summary = self._asked.reasoning is not None and self._asked.reasoning.summary is not None
         return writer
 
     def _keep(self, owner: str, response: ResponseObject) -> "Future[None] | None":
