@@ -69,6 +69,7 @@ class LoadAdapter(_AdapterEndpoint[LoadAdapterRequest]):
     path = "/v1/load_lora_adapter"
     summary = "Load a LoRA adapter; it is a model of its own then"
     request = LoadAdapterRequest
+    example = '{"lora_name": "my-adapter", "lora_path": "my-adapter"}'
 
     async def answer(
         self, frontend: Frontend, context: RequestContext, asked: LoadAdapterRequest, card: ModelCard, body: bytes
@@ -112,6 +113,7 @@ class UnloadAdapter(_AdapterEndpoint[UnloadAdapterRequest]):
     path = "/v1/unload_lora_adapter"
     summary = "Unload a LoRA adapter; answers that have begun are finished"
     request = UnloadAdapterRequest
+    example = '{"lora_name": "my-adapter"}'
 
     def read(self, *arguments: Any, **more: Any) -> tuple[UnloadAdapterRequest, int]:
         """The adapter itself is the model that it is about."""

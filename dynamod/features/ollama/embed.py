@@ -124,6 +124,7 @@ class Embed(_Vectors[OllamaEmbedRequest]):
     path = "/api/embed"
     summary = "Vectors of texts, as Ollama has it"
     request = OllamaEmbedRequest
+    example = '{"input": ["one", "two"]}'
     response = OllamaEmbedResponse
     label = "ollama_embed"
     values: ClassVar[Mapping[str, Any]] = {
@@ -151,6 +152,7 @@ class Embeddings(_Vectors[OllamaEmbeddingsRequest]):
     path = "/api/embeddings"
     summary = "The vector of one text, as older clients of Ollama ask for it"
     request = OllamaEmbeddingsRequest
+    example = '{"prompt": "one"}'
     response = OllamaEmbeddingsResponse
     label = "ollama_embeddings"
     values: ClassVar[Mapping[str, Any]] = {"OllamaEmbeddingsRequest": {"properties": {"nvext": NULL}}}

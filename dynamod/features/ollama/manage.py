@@ -64,6 +64,7 @@ class Pull(Managing):
     path = "/api/pull"
     summary = "Download a model of Hugging Face to this machine, as Ollama has it"
     request = OllamaPullRequest
+    example = '{"model": "HuggingFaceTB/SmolLM2-135M-Instruct"}'
     response = OllamaStatus
     streams = NDJSON
 
@@ -103,6 +104,7 @@ class Delete(Managing):
     path = "/api/delete"
     summary = "Delete a model from the cache of this machine, as Ollama has it"
     request = OllamaDeleteRequest
+    example = '{"model": "HuggingFaceTB/SmolLM2-135M-Instruct"}'
     response = OllamaEmpty
 
     async def answer(

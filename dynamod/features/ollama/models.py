@@ -127,6 +127,7 @@ class Show(OllamaEndpoint[OllamaShowRequest]):
     path = "/api/show"
     summary = "What is known of a model, as Ollama has it"
     request = OllamaShowRequest
+    example = '{"model": "sample"}'
     response = OllamaShowResponse
 
     async def answer(

@@ -53,6 +53,7 @@ class LoadModel(BodyEndpoint[ModelRequest]):
     path = "/models/load"
     summary = "Load a model; the answer comes when it is ready"
     request = ModelRequest
+    example = '{"model": "sample"}'
     response: ClassVar[type[msgspec.Struct]] = Done
     errors = (*BodyEndpoint.errors, 409)
 

@@ -35,6 +35,7 @@ class Detokenize(BodyEndpoint[DetokenizeRequest]):
     path = "/detokenize"
     summary = "The text of token ids"
     request = DetokenizeRequest
+    example = '{"tokens": [72, 101]}'
     response = DetokenizeResponse
 
     async def answer(
