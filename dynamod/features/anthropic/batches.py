@@ -105,10 +105,20 @@ class CreateMessageBatch(_Batches):
     path = "/v1/messages/batches"
     summary = "Ask many conversations alongside live ones, as Anthropic has it"
     request = MessageBatchRequest
-    example = (
-        '{"requests": [{"custom_id": "a", "params": '
-        '{"max_tokens": 50, "messages": [{"role": "user", "content": "Hello"}]}}]}'
-    )
+    values: ClassVar[Mapping[str, Any]] = {
+        "MessageBatchRequest": {
+            "examples": [
+                {
+                    "requests": [
+                        {
+                            "custom_id": "a",
+                            "params": {"max_tokens": 50, "messages": [{"role": "user", "content": "Hello"}]},
+                        }
+                    ]
+                }
+            ]
+        }
+    }
     errors = (400, 401, 404, 408, 413, 415, 429, 500, 507)
 
     def __init__(self) -> None:

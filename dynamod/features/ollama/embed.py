@@ -124,12 +124,12 @@ class Embed(_Vectors[OllamaEmbedRequest]):
     path = "/api/embed"
     summary = "Vectors of texts, as Ollama has it"
     request = OllamaEmbedRequest
-    example = '{"input": ["one", "two"]}'
     response = OllamaEmbedResponse
     label = "ollama_embed"
     values: ClassVar[Mapping[str, Any]] = {
         "OllamaEmbedRequest": {
-            "properties": {"input": either(NULL, TEXT, items(WORDS)), "dimensions": NULL, "nvext": NULL}
+            "examples": [{"input": ["one", "two"]}],
+            "properties": {"input": either(NULL, TEXT, items(WORDS)), "dimensions": NULL, "nvext": NULL},
         }
     }
 
@@ -152,10 +152,11 @@ class Embeddings(_Vectors[OllamaEmbeddingsRequest]):
     path = "/api/embeddings"
     summary = "The vector of one text, as older clients of Ollama ask for it"
     request = OllamaEmbeddingsRequest
-    example = '{"prompt": "one"}'
     response = OllamaEmbeddingsResponse
     label = "ollama_embeddings"
-    values: ClassVar[Mapping[str, Any]] = {"OllamaEmbeddingsRequest": {"properties": {"nvext": NULL}}}
+    values: ClassVar[Mapping[str, Any]] = {
+        "OllamaEmbeddingsRequest": {"examples": [{"prompt": "one"}], "properties": {"nvext": NULL}}
+    }
 
     def texts(self, request: OllamaEmbeddingsRequest) -> list[str]:
         """The one text."""

@@ -106,7 +106,7 @@ class Compact(BodyEndpoint[CompactRequest]):
     path = "/v1/responses/compact"
     summary = "Not served: a conversation is shortened by its client"
     request = CompactRequest
-    example = '{"input": "Hello"}'
+    values: ClassVar[Mapping[str, Any]] = {"CompactRequest": {"examples": [{"input": "Hello"}]}}
     response: ClassVar[type[msgspec.Struct]] = InputTokensResponse
 
     async def answer(

@@ -144,7 +144,6 @@ class Endpoint(ABC):
     errors: ClassVar[tuple[int, ...]] = (401,)
     error_form: ClassVar[ErrorForm] = OPENAI
     rules: ClassVar[Sequence[Mapping[str, Any]]] = ()  # of its requests, as JSON Schema
-    example: ClassVar[str] = ""  # a body of a request as JSON, where the schema of its type has no example
     values: ClassVar[Mapping[str, Any]] = {}  # by the name of a struct, what holds for it alone, as JSON Schema
 
     @abstractmethod

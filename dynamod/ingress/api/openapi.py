@@ -1,6 +1,5 @@
 """/openapi.json: made from the table of endpoints and from the structs that requests are decoded with."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -91,7 +90,7 @@ def _show_example(operation: dict[str, Any], schemas: Mapping[str, Any]) -> None
     for body in operation.get("requestBody", {}).get("content", {}).values():
         name = body["schema"].get("$ref", "").removeprefix(_REF)
         if found := schemas.get(name, {}).get("examples"):
-            body.setdefault("example", found[0])
+            body["example"] = found[0]
 
 
 def _operation(endpoint: Endpoint, settings: FrontendSettings) -> dict[str, Any]:
@@ -114,8 +113,6 @@ def _operation(endpoint: Endpoint, settings: FrontendSettings) -> dict[str, Any]
     operation: dict[str, Any] = {"summary": endpoint.summary, "responses": responses}
     if endpoint.request is not None:
         operation["requestBody"] = {"required": True, "content": _json(endpoint.request.__name__)}
-        if endpoint.example:
-            operation["requestBody"]["content"]["application/json"]["example"] = json.loads(endpoint.example)
     if endpoint.form:
         operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": {**endpoint.form}}}}
     schema = {"type": "string", "minLength": 1}
