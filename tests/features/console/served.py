@@ -49,7 +49,7 @@ class ToldDaemon(Daemon):
         self.changed.append((path, dict(arguments)))
         return []
 
-    async def events(self, path: str, every: float) -> AsyncIterator[bytes]:
+    async def events(self, path: str, every: float, query: Mapping[str, str] = {}) -> AsyncIterator[bytes]:
         self.asked, self.begun = self.asked + 1, self.begun + 1
         try:
             while not self.gone:
