@@ -91,7 +91,7 @@ class Recorder(RecordReader):
 
 _INSIDE = {"timeline", "prompts", "choices", "headers", "request_body", "response_body"}
 _SHOWN = [name for name in RequestRecord.__struct_fields__ if name not in _INSIDE]
-"""Fields of a record that a browser gets, beside the phases. The others have objects of the process, or texts."""
+"""Fields of a record that a browser gets. The other fields have objects of the process, or texts of clients."""
 
 
 def _row(record: RequestRecord) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the console changes, at real processes: models on demand, roles of workers, a drain, adapters."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,43 @@ models:
   b: {engine: echo_core, model: sample}
 budget: {models: 1, patience: 1}
 """
+
+
+SCRIPTED = """
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+import dynamod.sample
+
+TOKENIZER = Tokenizer.from_file(str(next(Path(dynamod.sample.__file__).parent.rglob("tokenizer.json"))))
+TEXT = '<think>Which city?</think><tool_call>\\n{"name": "weather", "arguments": {"city": "Paris"}}\\n</tool_call>'
+
+
+async def generate(request):
+    for token in TOKENIZER.encode(TEXT, add_special_tokens=False).ids:
+        yield {"token_ids": [token]}
+    yield {"token_ids": [], "finish_reason": "stop"}
+"""
+WEATHER = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+def test_a_chat_shows_reasoning_and_calls(machine: Any, browse: Callable[..., Any]) -> None:
+    script = machine.folder / "scripted.py"
+    script.write_text(SCRIPTED)
+    words = ("in=http", f"out=pytok:{script}", "--model-path=sample", "--model-name=sample", "--http-port=0")
+    url = machine.start("dynamo-run", *words, "--tool-call-parser=hermes", "--reasoning-parser=qwen3").ready()
+    page = browse()
+    page.open(url)
+    page.go("Chat")
+    page.page.get_by_text("More").first.click()
+    page.page.get_by_label("Tools").first.fill(json.dumps(WEATHER))
+    page.page.fill("#prompt", "What is the weather in Paris?")
+    page.page.keyboard.press("Enter")
+    page.sees(".said.model .call", 'weather({"city": "Paris"})')
+    page.sees(".said.model details p", "Which city?")
+    assert page.find() == []
+    assert page.errors == []
 
 
 def test_models_are_loaded_and_unloaded(machine: Any, browse: Callable[..., Any]) -> None:
