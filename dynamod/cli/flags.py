@@ -212,6 +212,8 @@ def _frontend_flags(p: Parser, port: int) -> None:
     add("--active-decode-blocks-threshold", type=float, metavar="SHARE", help=share)
     prompts = "a worker with more prompt tokens still to compute gets nothing"
     add("--active-prefill-tokens-threshold", type=float, metavar="N", help=prompts)
+    first = "requests wait until a model has had this many workers at once (default 1)"
+    add("--router-min-initial-workers", type=int, metavar="N", help=first)
     _add_settings(p, "processor", ROUTER)
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
     common_flags(p)

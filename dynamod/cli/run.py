@@ -47,7 +47,7 @@ FRONTEND_FLAGS = tuple(flag for flag in FRONTEND_KEYS.values() if flag not in ("
 FRONTEND_KEYS["reasoning_field_name"] = "reasoning_field_name"  # a flag of workers too
 ROUTING = (
     *("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events", "router_ttl_secs"),
-    *("active_decode_blocks_threshold", "active_prefill_tokens_threshold"),
+    *("active_decode_blocks_threshold", "active_prefill_tokens_threshold", "router_min_initial_workers"),
 )
 MIGRATION = ("migration_limit", "migration_max_seq_len")
 PLACEMENT = ("tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank", "leader_addr")

@@ -90,6 +90,7 @@ class _Group:
 
     router: Router
     seen: tuple[Instance, ...] = ()
+    opened: bool = True  # has had as many instances at once as requests wait for at the beginning
     live: dict[int, Instance] = field(default_factory=dict[int, Instance])
 
 
@@ -225,7 +226,7 @@ class Dispatcher(Actor):
     def _decide(self, key: Key, message: Acquire) -> Placement | None:
         started = perf_counter()
         group = self._group(key)
-        if group is None:
+        if group is None or not group.opened:
             return None
         router, serving, exclude = group.router, self.serving(key), message.exclude
         if (reserved := self.reserved(key)) is not None:
@@ -271,7 +272,7 @@ class Dispatcher(Actor):
     def _enqueue(self, key: Key, message: Acquire) -> asyncio.Future[Placement] | Overloaded:
         queue = self._queues.setdefault(key, [])
         waits = message.waits and (message.again or message.prompt.instance is None)
-        isolating = self.reserved(key) is not None  # that worker comes back soon
+        isolating = self.reserved(key) is not None or (key in self._groups and not self._groups[key].opened)
         if waits and not message.again and not isolating and len(queue) >= self._settings.queue_size:
             queue[:] = [one for one in queue if not one.turn.done()]
             waits = len(queue) < self._settings.queue_size
@@ -344,7 +345,7 @@ class Dispatcher(Actor):
             size, random = card.kv_cache_block_size, self.context.random
             clocks, sources = (self._loop.time, time.time), overlap_sources()
             router = Router(card.name, size, self._settings, random, *clocks, key[1], sources)
-            group = self._groups[key] = _Group(router)
+            group = self._groups[key] = _Group(router, opened=bool(key[1]) or self._settings.initial_workers <= 1)
             self.follow()
         return group
 
@@ -363,6 +364,7 @@ class Dispatcher(Actor):
                 continue
             before, live = group.live, {one.instance_id: one for one in instances}
             group.seen, group.live, group.router.workers = instances, live, set(live)
+            group.opened = group.opened or len(live) >= self._settings.initial_workers
             for worker in before.keys() - live.keys():
                 self._subscriptions.drop((key, worker))
                 group.router.state.forget(worker)
@@ -381,8 +383,7 @@ class Dispatcher(Actor):
 
     def _events(self, source: tuple[Key, int], events: Sequence[WorkerEvent], snapshot: bool) -> None:
         key, worker = source
-        group = self._groups.get(key)
-        if group is not None:
+        if (group := self._groups.get(key)) is not None:
             group.router.state.apply(worker, events, snapshot)
             self._load_fell(key)
 

@@ -59,6 +59,9 @@ class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     router_queue_size: Annotated[
         int, Meta(ge=0, description="requests that wait when all are busy; more are refused")
     ] = 0
+    router_min_initial_workers: Annotated[
+        int, Meta(ge=1, description="workers that a model must have had at once before requests are sent to them")
+    ] = 1
     shadow_router_mode: Annotated[str | None, Meta(description="another mode, scored and counted, never acted on")] = (
         None
     )
@@ -101,6 +104,7 @@ class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             busy_blocks=self.active_decode_blocks_threshold,
             busy_prefill=self.active_prefill_tokens_threshold,
             queue_size=self.router_queue_size,
+            initial_workers=self.router_min_initial_workers,
         )
 
     def limits(self) -> "Limits":

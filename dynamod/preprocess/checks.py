@@ -79,10 +79,19 @@ def tools(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
         if choice == "required" and not names:
             raise BadRequest('`tool_choice` "required" needs `tools`', param="tool_choice")
     elif isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
-        why = "`tool_choice.allowed_tools` needs a `mode`, auto or required, and `tools` that are among the tools"
-        raise BadRequest(why, param="tool_choice")
+        raise BadRequest(_not_allowed(choice, names), param="tool_choice")
     elif choice is not None and (name := _function_name(choice)) not in names:
         raise BadRequest(f"`tool_choice` names {name!r}, which is not among the tools", param="tool_choice")
+
+
+def _not_allowed(choice: Mapping[str, Any], names: Sequence[str]) -> str:
+    """What is wrong with a choice of the type allowed_tools. `names`: of the tools."""
+    given = choice.get("allowed_tools", choice)
+    listed = given.get("tools") if isinstance(given, Mapping) else None
+    asked = [_function_name(one) for one in listed] if isinstance(listed, list) else []
+    if unknown := [name for name in asked if name and name not in names]:
+        return f"`tool_choice.allowed_tools` names {unknown[0][:128]!r}, which is not among the tools"
+    return "`tool_choice.allowed_tools` needs a `mode`, auto or required, and `tools`, a list of functions"
 
 
 def _function_name(tool: Any) -> str:

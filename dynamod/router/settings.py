@@ -15,6 +15,7 @@ class RouterSettings:
 
     A worker is busy, and gets nothing, above `busy_blocks` (share of its KV blocks in use) or `busy_prefill` (prompt
     tokens still to be computed there). When all are busy up to `queue_size` requests wait for one; more are refused.
+    Requests wait until a model has had `initial_workers` at once.
     """
 
     mode: str = "round-robin"
@@ -27,6 +28,7 @@ class RouterSettings:
     busy_blocks: float | None = None
     busy_prefill: float | None = None
     queue_size: int = 0
+    initial_workers: int = 1
 
     @property
     def needs_events(self) -> bool:

@@ -94,7 +94,11 @@ def test_the_table_has_one_row_for_each_flag_of_a_module() -> None:
         ("dynamo.frontend", ["-i", "--model-name", "m"], ["-i", "--model-name=m"]),
         ("dynamo.frontend", ["--request-plane", "nats", "--http-port", "1"], ["--http-port=1"]),
         ("dynamo.frontend", ["--strip-anthropic-preamble", "false"], ["--strip-anthropic-preamble", "false"]),
-        ("dynamo.frontend", ["--enforce-disagg", "--router-min-initial-workers", "2"], []),
+        (
+            "dynamo.frontend",
+            ["--enforce-disagg", "--router-min-initial-workers", "2"],
+            ["--enforce-disagg", "--router-min-initial-workers=2"],
+        ),
         ("dynamo.frontend", ["--router-ttl-secs=5", "--other", "x"], ["--router-ttl-secs=5", "--other", "x"]),
         (
             "dynamo.mocker",

@@ -22,7 +22,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 ENTRIES = {"dynamo": "dynamo", "dynamod": "dynamod", "dynamo-run": "dynamo_run", "dynamo.frontend": "frontend"}
-APART = (".compat", ".llamacpp", ".sglang", ".trtllm", ".vllm", ".planner.", ".replay.", ".role_switch.", "__main__")
+APART = (
+    *(".compat", ".llamacpp", ".sglang", ".trtllm", ".vllm", ".planner.", ".replay.", ".role_switch.", ".tracing."),
+    "__main__",
+)
 """In the names of modules that few processes import, some of them with a library that starts threads."""
 TOO = (
     *("dynamod.features.planner.control", "dynamod.features.role_switch.control"),

@@ -61,6 +61,24 @@ def test_a_prompt_is_computed_elsewhere_and_explained(machine: Any) -> None:
     assert counts(machine, off.ready())["remote_prefill_total"] == 0
 
 
+@together
+def test_where_it_is_enforced_only_prefill_workers_compute_prompts(machine: Any) -> None:
+    def worker(pool: str) -> None:
+        words = (f"in=dyn://m.{pool}.generate", "out=mocker", "sample.gguf", "--model-name=sample")
+        machine.start("dynamo-run", *words, "--disaggregation-mode", pool).ready()
+
+    worker("decode")
+    url = machine.start("dynamo-run", "in=http", "out=auto", "--http-port=0", "--enforce-disagg").ready()
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 1)
+    waiting = machine.begin(url, "hello", request="waits", max_tokens=5)
+    time.sleep(1)
+    assert counts(machine, url).get("remote_prefill_total", 0) == 0
+    worker("prefill")
+    assert waiting.answer()["choices"][0]["message"]["content"]
+    found = counts(machine, url)
+    assert (found["remote_prefill_total"], "local_prefill_total" in found) == (1, False), "a short prompt, too"
+
+
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @together
 def test_a_prefill_worker_that_goes_while_it_computes(machine: Any, how: str) -> None:

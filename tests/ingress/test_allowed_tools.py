@@ -41,6 +41,11 @@ def test_what_is_wrong_is_said(mode: Any, names: list[str]) -> None:
         chat_of(mode, *names)
 
 
+def test_a_tool_that_is_not_there_is_named() -> None:
+    with pytest.raises(BadRequest, match="names 'd', which is not among the tools"):
+        chat_of("auto", "a", "d")
+
+
 def test_responses_have_it_too() -> None:
     tools = [{"type": "function", "name": name, "parameters": {}} for name in "abc"]
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "b"}]}

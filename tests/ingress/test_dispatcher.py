@@ -205,6 +205,22 @@ async def test_the_queue_is_bounded_but_not_for_who_has_begun() -> None:
 
 
 @virtual
+async def test_requests_wait_until_enough_workers_have_come() -> None:
+    """Whatever the queue may hold; later, workers may go."""
+    async with desk(1, queue_size=0, initial_workers=2, busy_prefill=None) as (made, group):
+        waiting = [group.create_task(made.acquire(str(number))) for number in range(3)]
+        await asyncio.sleep(5)
+        assert (made.waiting, [one.done() for one in waiting]) == (3, [False] * 3)
+        with pytest.raises(Overloaded):
+            await made.acquire("late", timeout=1)
+        made.come(2)
+        assert {(await one).instance.instance_id for one in waiting} == {1, 2}
+        made.go(2)
+        await settled()
+        assert (await made.acquire("more")).instance.instance_id == 1
+
+
+@virtual
 async def test_who_asks_for_an_instance_does_not_wait() -> None:
     async with desk(2) as (made, _):
         with await made.client.acquire(CARD, Prompt("r", 9, instance=2)) as placement:

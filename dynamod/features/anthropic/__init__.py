@@ -24,7 +24,7 @@ def _endpoints() -> Sequence[object]:
         from . import batches
 
         found += [batches.CreateMessageBatch(), batches.MessageBatches(), batches.OneMessageBatch()]
-        found += [batches.CancelMessageBatch(), batches.MessageBatchResults()]
+        found += [batches.CancelMessageBatch(), batches.DeleteMessageBatch(), batches.MessageBatchResults()]
     return found
 
 

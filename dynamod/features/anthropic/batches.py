@@ -68,6 +68,13 @@ class MessageBatch(msgspec.Struct, kw_only=True):
     results_url: str | None = None
 
 
+class DeletedMessageBatch(msgspec.Struct, frozen=True):
+    """The answer to DELETE."""
+
+    id: str
+    type: Literal["message_batch_deleted"] = "message_batch_deleted"
+
+
 class MessageBatchList(msgspec.Struct):
     """Batches in pages."""
 
@@ -98,6 +105,20 @@ class CreateMessageBatch(_Batches):
     path = "/v1/messages/batches"
     summary = "Ask many conversations alongside live ones, as Anthropic has it"
     request = MessageBatchRequest
+    values: ClassVar[Mapping[str, Any]] = {
+        "MessageBatchRequest": {
+            "examples": [
+                {
+                    "requests": [
+                        {
+                            "custom_id": "a",
+                            "params": {"max_tokens": 50, "messages": [{"role": "user", "content": "Hello"}]},
+                        }
+                    ]
+                }
+            ]
+        }
+    }
     errors = (400, 401, 404, 408, 413, 415, 429, 500, 507)
 
     def __init__(self) -> None:
@@ -176,6 +197,21 @@ class CancelMessageBatch(_Batches):
             raise BatchEnded(f"the batch is {batch.status} already", param="id")
         store_of(frontend).cancel(batch.id)
         return json_response(shown(self.found(frontend, context), context))
+
+
+class DeleteMessageBatch(OneMessageBatch):
+    """A batch that shall not be kept."""
+
+    method = "DELETE"
+    summary = "Delete a batch of messages that has ended, with its answers"
+    response = DeletedMessageBatch
+    errors = (401, 404, 409)
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
+        """Delete the batch. Raises NotFound, StoreInUse while the batch works."""
+        store, batch = store_of(frontend), self.found(frontend, context)
+        await asyncio.to_thread(store.remove_batch, store.batch(batch.id, context.caller.sees))
+        return json_response(DeletedMessageBatch(batch.id))
 
 
 class MessageBatchResults(_Batches):

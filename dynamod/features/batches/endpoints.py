@@ -54,6 +54,11 @@ class CreateBatch(Endpoint):
     path = "/v1/batches"
     summary = "Ask the requests of a file"
     request = BatchRequest
+    values: ClassVar[Mapping[str, Any]] = {
+        "BatchRequest": {
+            "examples": [{"input_file_id": "file-0", "endpoint": "/v1/chat/completions", "completion_window": "24h"}]
+        }
+    }
     response = BatchObject
     errors = (400, 401, 404, 408, 413, 415, 429, 500, 507)
 

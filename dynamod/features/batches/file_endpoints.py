@@ -20,7 +20,7 @@ from dynamod.ingress.api.pages import ascending, limit_of, listed
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 
 from .quotas import check_files
-from .records import DeletedFile, FileObject, file_id, gone, room_on_disk
+from .records import PURPOSES, DeletedFile, FileObject, file_id, gone, room_on_disk
 
 if TYPE_CHECKING:
     from .store import Store
@@ -61,12 +61,12 @@ class Upload(Endpoint):
 
     method = "POST"
     path = "/v1/files"
-    summary = "Keep a file of requests for /v1/batches"
+    summary = "Keep a file, for example of requests for /v1/batches"
     response = FileObject
     errors = (400, 401, 404, 408, 413, 415, 429, 500, 507)
     form: ClassVar[Mapping[str, Any]] = {
         "type": "object",
-        "properties": {"purpose": {"const": "batch"}, "file": {"type": "string", "format": "binary"}},
+        "properties": {"purpose": {"enum": [*PURPOSES]}, "file": {"type": "string", "format": "binary"}},
         "required": ["purpose", "file"],
     }
 
@@ -88,14 +88,16 @@ class Upload(Endpoint):
                 given = await _parts(request, store, file, frontend.settings.body_min_rate)
                 size = file.tell()
                 await asyncio.to_thread(os.fsync, file.fileno())
-            if given.get("purpose") != "batch":
-                raise BadRequest(f"`purpose` is {given.get('purpose')!r}; it must be batch", param="purpose")
+            purpose = next((one for one in PURPOSES if one == given.get("purpose")), None)
+            if purpose is None:
+                said = f"`purpose` is {given.get('purpose')!r}; it must be one of {', '.join(PURPOSES)}"
+                raise BadRequest(said, param="purpose")
             if "file" not in given:
                 raise BadRequest("`file` is required", param="file", code="missing_required_parameter")
             if not size:
                 raise BadRequest("`file` must not be empty", param="file")
             check_files(frontend.settings, await asyncio.to_thread(store.files, owner), size)
-            made = FileObject(name, size, int(time.time()), given["file"], "batch")
+            made = FileObject(name, size, int(time.time()), given["file"], purpose)
             store.show(part, owner, made)
         finally:
             part.unlink(missing_ok=True)
@@ -127,7 +129,7 @@ async def _parts(request: web.BaseRequest, store: "Store", file: FileIO, rate: f
                     if name == "purpose":
                         given[name] += data.decode("utf-8", "replace")
                         if len(given[name]) > NAME:
-                            raise BadRequest("`purpose` must be batch", param="purpose")
+                            raise BadRequest(f"`purpose` must be one of {', '.join(PURPOSES)}", param="purpose")
                         continue
                     if file.tell() + len(data) > end:
                         end = file.tell() + min(LOOK, await asyncio.to_thread(store.check_room, len(data)))
@@ -150,7 +152,7 @@ class Files(Endpoint):
     counted = True  # each request reads files of the disk
     errors = (400, 401, 404)
     query: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "purpose": {"enum": ["batch", "batch_output"]},
+        "purpose": {"enum": [*PURPOSES, "batch_output"]},
         "limit": {"type": "integer", "minimum": 1, "maximum": MOST, "default": MOST},
         "order": {"enum": ["asc", "desc"], "default": "desc"},
         "after": {"type": "string", "description": "Only files after the one with this id"},

@@ -16,6 +16,9 @@ Status = Literal["validating", "failed", "in_progress", "finalizing", "completed
 Ended = Literal["completed", "failed", "expired", "cancelled"]
 ENDED: tuple[Status, ...] = ("completed", "failed", "expired", "cancelled")
 Url = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+Purpose = Literal["assistants", "batch", "evals", "fine-tune", "user_data", "vision"]
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
+"""What clients keep files for. Only files for batches are read by this server; others are kept and given back."""
 URLS: tuple[str, ...] = (*get_args(Url), "/v1/messages")
 """Endpoints that lines of a batch may ask; batches of /v1/messages have routes of their own."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -30,7 +33,7 @@ class FileObject(msgspec.Struct, frozen=True):
     bytes: int
     created_at: int
     filename: str
-    purpose: Literal["batch", "batch_output"]
+    purpose: Purpose | Literal["batch_output"]
     object: Literal["file"] = "file"
     status: Literal["processed"] = "processed"
 

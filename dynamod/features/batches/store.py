@@ -35,7 +35,7 @@ _FILE, _BATCH = re.compile(r"file-[0-9a-f]{32}"), re.compile(r"batch_[0-9a-f]{32
 
 
 class StoreInUse(RequestError):
-    """409: a batch reads the file."""
+    """409: a batch reads the file, or works."""
 
     status = 409
     kind = "invalid_request_error"
@@ -162,9 +162,25 @@ class Store:
         if len(known) >= BATCHES:
             if (old := next((one.batch for one in reversed(known) if one.batch.status in ENDED), None)) is None:
                 raise StoreFull(f"{BATCHES} batches are in work; wait for some")
-            for kind in ("json", "lock", "cancel", "begun"):
-                (self._batches / f"{old.id}.{kind}").unlink(missing_ok=True)
+            self._forget(old.id)
         self.put(record)
+
+    def remove_batch(self, record: BatchRecord) -> None:
+        """Delete a batch with its input and its answers. Raises StoreInUse where the batch has not ended. Blocks."""
+        batch = record.batch
+        if batch.status not in ENDED:
+            raise StoreInUse(
+                f"the batch `{batch.id}` is {batch.status}; cancel the batch and wait for its end", param="id"
+            )
+        others = {one.batch.input_file_id for one in self.batches(None) if one.batch.id != batch.id}
+        self._forget(batch.id)
+        for name in {batch.input_file_id, record.output, record.error} - others:
+            for path in (self._files / f"{name}.json", self.data(name)):
+                path.unlink(missing_ok=True)
+
+    def _forget(self, name: str) -> None:
+        for kind in ("json", "lock", "cancel", "begun"):
+            (self._batches / f"{name}.{kind}").unlink(missing_ok=True)
 
     def batch(self, name: str, owner: str | None) -> BatchRecord:
         """A batch of an owner; None: of any owner. Raises NotFound."""

@@ -32,6 +32,7 @@ FEATURE = Feature(
     "console",
     "a console in the browser at / of the frontend; dynamo console",
     requires=("top",),
+    uses=("cluster",),
     serve=_serve,
     settings={"frontend": ConsoleSettings},
     commands={"console": _command},

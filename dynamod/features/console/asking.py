@@ -76,9 +76,9 @@ class Daemon:
         async with self._request("POST", path, seconds, json=dict(arguments)) as response:
             return await response.json(loads=msgspec.json.decode)
 
-    async def events(self, path: str, every: float) -> AsyncIterator[bytes]:
+    async def events(self, path: str, every: float, query: Mapping[str, str] = {}) -> AsyncIterator[bytes]:
         """The answers to `GET /v1/PATH`, as JSON, until the daemon ends the stream."""
-        async with self._request("GET", path, None, params={"follow": f"{every:g}"}) as response:
+        async with self._request("GET", path, None, params={**query, "follow": f"{every:g}"}) as response:
             async for line in self._lines(response, SILENT_S):
                 if line.startswith(b"event: error"):
                     raise DaemonError("the daemon has ended its answers")

@@ -38,6 +38,7 @@ def add_console(frontend: Frontend, server: Server, settings: ConsoleSettings) -
         has={
             "batches": lambda: bool(getattr(frontend.settings, "batches_dir", "")),
             "on_demand": lambda: _loads_on_demand(frontend),
+            "adapters": lambda: bool(getattr(frontend.settings, "allow_runtime_lora_updating", False)),
             "pull": lambda: bool(getattr(frontend.settings, "ollama_manage_models", False)),
         },
     )

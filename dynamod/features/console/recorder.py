@@ -12,6 +12,7 @@ from dynamod.http.context import RequestContext
 from dynamod.http.records import RecordReader
 from dynamod.observe.bounded import bounded
 from dynamod.observe.records import RequestRecord
+from dynamod.observe.timeline import PHASES
 
 KEPT = 1000
 """Requests that are kept."""
@@ -88,8 +89,17 @@ class Recorder(RecordReader):
         return found
 
 
+_INSIDE = {"timeline", "prompts", "choices", "headers", "request_body", "response_body"}
+_SHOWN = [name for name in RequestRecord.__struct_fields__ if name not in _INSIDE]
+"""Fields of a record that a browser gets. The other fields have objects of the process, or texts of clients."""
+
+
 def _row(record: RequestRecord) -> dict[str, Any]:
-    row: dict[str, Any] = msgspec.to_builtins(record)
+    found = {name: getattr(record, name) for name in _SHOWN}
+    row: dict[str, Any] = msgspec.to_builtins({name: value for name, value in found.items() if value not in (None, "")})
+    if record.timeline is not None:
+        phases = record.timeline.phases()
+        row["phases"] = [[name, round(phases[name] * 1000, 3)] for name in PHASES if phases[name] > 0]
     for one in row.get("workers", ()):
         one["instance"] = f"{one['instance']:x}"  # more digits than a number has in a browser
     return row

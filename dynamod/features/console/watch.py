@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from dynamod.features.top.commands import TOP
-from dynamod.features.top.rows import Look, top
 
-from .asking import Daemon, DaemonError
+from .asking import Daemon, DaemonError, DaemonRefuses
 from .figures import History, point
+from .fleet import Looks, fleet, looks_of
 from .recorder import Recorder
 
 log = logging.getLogger("dynamod.console")
@@ -68,8 +68,8 @@ class Watch:
         self._readers: set[Reader] = set()
         self._wanted = asyncio.Event()
         self._history = History()
-        self._before: Look | None = None  # one look ago
-        self._marked: Look | None = None  # at the last point of the history
+        self._before: Looks | None = None  # one look ago
+        self._marked: Looks | None = None  # at the last point of the history
         self._last: dict[str, bytes] = {}
 
     def enter(self, reader: Reader) -> None:
@@ -101,29 +101,42 @@ class Watch:
                 reader.end()
 
     async def _follow(self) -> None:
-        """Tell the readers of each look, until there are none."""
-        asked = 0.0
-        events = self._daemon.events(TOP.name, EVERY)
+        """Tell the readers of each look, until there are none, or until other nodes come or go."""
+        asked, several = time.monotonic(), await self._nodes() > 1
+        self._tell("status", _encode(await self._daemon.read("status")), keep=True)
+        command, query = ("everywhere", {"command": TOP.name}) if several else (TOP.name, {})
+        events = self._daemon.events(command, EVERY, query)
         try:
             async for payload in events:
                 if not self._readers:
                     return
-                self._look(msgspec.json.decode(payload, type=Look))
+                self._look(looks_of(payload, several=several))
                 self._requests()
                 if time.monotonic() - asked >= STATUS_EVERY:
                     asked = time.monotonic()
                     self._tell("status", _encode(await self._daemon.read("status")), keep=True)
+                    if (await self._nodes() > 1) != several:
+                        return
         finally:
             await events.aclose()  # type: ignore[attr-defined]  # an async generator
         raise DaemonError("the daemon has ended")
 
-    def _look(self, look: Look) -> None:
-        view = top(look, self._before)
+    async def _nodes(self) -> int:
+        """Tell the readers of the nodes of the cluster. Returns their number, 0 where the daemon knows no cluster."""
+        try:
+            found = await self._daemon.read("nodes")
+        except DaemonRefuses:  # the feature is off
+            found = []
+        self._tell("nodes", _encode(found), keep=True)
+        return len(found)
+
+    def _look(self, look: Looks) -> None:
+        view, rows = fleet(look, self._before)
         self._before = look
         now = time.time()
-        self._tell("top", _encode({"at": now, "rows": look.rows, **msgspec.structs.asdict(view)}), keep=True)
+        self._tell("top", _encode({"at": now, "rows": rows, **msgspec.structs.asdict(view)}), keep=True)
         if self._history.due(now):
-            found = point(now, top(look, self._marked))
+            found = point(now, fleet(look, self._marked)[0])
             known = self._marked is not None
             self._marked = look
             if known:

@@ -1,7 +1,8 @@
 """POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them."""
 
 import os
-from typing import Annotated, Any, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -69,6 +70,9 @@ class LoadAdapter(_AdapterEndpoint[LoadAdapterRequest]):
     path = "/v1/load_lora_adapter"
     summary = "Load a LoRA adapter; it is a model of its own then"
     request = LoadAdapterRequest
+    values: ClassVar[Mapping[str, Any]] = {
+        "LoadAdapterRequest": {"examples": [{"lora_name": "my-adapter", "lora_path": "my-adapter"}]}
+    }
 
     async def answer(
         self, frontend: Frontend, context: RequestContext, asked: LoadAdapterRequest, card: ModelCard, body: bytes
@@ -112,6 +116,7 @@ class UnloadAdapter(_AdapterEndpoint[UnloadAdapterRequest]):
     path = "/v1/unload_lora_adapter"
     summary = "Unload a LoRA adapter; answers that have begun are finished"
     request = UnloadAdapterRequest
+    values: ClassVar[Mapping[str, Any]] = {"UnloadAdapterRequest": {"examples": [{"lora_name": "my-adapter"}]}}
 
     def read(self, *arguments: Any, **more: Any) -> tuple[UnloadAdapterRequest, int]:
         """The adapter itself is the model that it is about."""

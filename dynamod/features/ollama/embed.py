@@ -128,7 +128,8 @@ class Embed(_Vectors[OllamaEmbedRequest]):
     label = "ollama_embed"
     values: ClassVar[Mapping[str, Any]] = {
         "OllamaEmbedRequest": {
-            "properties": {"input": either(NULL, TEXT, items(WORDS)), "dimensions": NULL, "nvext": NULL}
+            "examples": [{"input": ["one", "two"]}],
+            "properties": {"input": either(NULL, TEXT, items(WORDS)), "dimensions": NULL, "nvext": NULL},
         }
     }
 
@@ -153,7 +154,9 @@ class Embeddings(_Vectors[OllamaEmbeddingsRequest]):
     request = OllamaEmbeddingsRequest
     response = OllamaEmbeddingsResponse
     label = "ollama_embeddings"
-    values: ClassVar[Mapping[str, Any]] = {"OllamaEmbeddingsRequest": {"properties": {"nvext": NULL}}}
+    values: ClassVar[Mapping[str, Any]] = {
+        "OllamaEmbeddingsRequest": {"examples": [{"prompt": "one"}], "properties": {"nvext": NULL}}
+    }
 
     def texts(self, request: OllamaEmbeddingsRequest) -> list[str]:
         """The one text."""

@@ -1,7 +1,7 @@
 """POST /api/pull and DELETE /api/delete, where the operator allows them; routes of Ollama that are not served."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -64,6 +64,9 @@ class Pull(Managing):
     path = "/api/pull"
     summary = "Download a model of Hugging Face to this machine, as Ollama has it"
     request = OllamaPullRequest
+    values: ClassVar[Mapping[str, Any]] = {
+        "OllamaPullRequest": {"examples": [{"model": "HuggingFaceTB/SmolLM2-135M-Instruct"}]}
+    }
     response = OllamaStatus
     streams = NDJSON
 
@@ -103,6 +106,9 @@ class Delete(Managing):
     path = "/api/delete"
     summary = "Delete a model from the cache of this machine, as Ollama has it"
     request = OllamaDeleteRequest
+    values: ClassVar[Mapping[str, Any]] = {
+        "OllamaDeleteRequest": {"examples": [{"model": "HuggingFaceTB/SmolLM2-135M-Instruct"}]}
+    }
     response = OllamaEmpty
 
     async def answer(

@@ -1,9 +1,9 @@
 """Models: GET /api/tags, POST /api/show, GET /api/ps and GET /api/version."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from aiohttp import web
@@ -127,6 +127,7 @@ class Show(OllamaEndpoint[OllamaShowRequest]):
     path = "/api/show"
     summary = "What is known of a model, as Ollama has it"
     request = OllamaShowRequest
+    values: ClassVar[Mapping[str, Any]] = {"OllamaShowRequest": {"examples": [{"model": "sample"}]}}
     response = OllamaShowResponse
 
     async def answer(

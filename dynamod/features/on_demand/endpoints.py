@@ -1,6 +1,7 @@
 """Endpoints of models on demand: which are loaded, and loading and unloading by hand."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import msgspec
 from aiohttp import web
@@ -53,6 +54,7 @@ class LoadModel(BodyEndpoint[ModelRequest]):
     path = "/models/load"
     summary = "Load a model; the answer comes when it is ready"
     request = ModelRequest
+    values: ClassVar[Mapping[str, Any]] = {"ModelRequest": {"examples": [{"model": "sample"}]}}
     response: ClassVar[type[msgspec.Struct]] = Done
     errors = (*BodyEndpoint.errors, 409)
 

@@ -146,7 +146,8 @@ def decide(settings: PrefillSettings, state: PrefillState) -> PrefillDecision:
 
 def _rule(settings: PrefillSettings, state: PrefillState) -> tuple[bool, Reason, str]:
     if state.required:
-        return True, "required", "the answering worker computes no prompts"
+        why = "enforce_disagg is on" if settings.enforce_disagg else "the answering worker computes no prompts"
+        return True, "required", why
     if not settings.remote_prefill:
         return False, "off", "remote_prefill is off"
     if not state.workers:

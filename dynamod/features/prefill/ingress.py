@@ -25,7 +25,8 @@ class Prompts:
     def __init__(self, context: StageContext) -> None:
         dispatch: PrefillDispatch = context.dispatch["prefill"]
         self._remote = RemotePrefill(
-            context.view, context.transport, context.dispatcher, context.limits, dispatch.counts.__getitem__
+            *(context.view, context.transport, context.dispatcher, context.limits, dispatch.counts.__getitem__),
+            enforced=dispatch.settings.enforce_disagg,
         )
         self._others = [make(context) for make in extensions("prefill")]
 
@@ -39,7 +40,7 @@ class Prompts:
         scored = isinstance(request, Generate) and request.sampling.prompt_logprobs is not None  # computes it all
         if not can.handoff or scored:
             return None
-        return PromptStage(partial(self._open, choice, set()), can.needs_prefill, flight)
+        return PromptStage(partial(self._open, choice, set()), self._remote.needed(choice.card), flight)
 
     async def _open(
         self, choice: Choice, tried: set[int], request: Generate, placement: Placement

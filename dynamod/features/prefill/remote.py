@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from dynamod.discovery.view import View
-from dynamod.message.discovery import PREFILL
+from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed
 from dynamod.message.worker import TRIAL_PAUSE, TRIAL_TAKEN, Generate, Prefill
@@ -127,7 +127,10 @@ def _never() -> bool:
 
 
 class RemotePrefill:
-    """Asks prefill workers. `limits`: for a place there, where that must be waited for, and until a hand-off comes."""
+    """Asks prefill workers. `limits`: for a place there, where that must be waited for, and until a hand-off comes.
+
+    `enforced`: the answering workers compute no prompts, whatever their engines can do.
+    """
 
     def __init__(
         self,
@@ -136,11 +139,17 @@ class RemotePrefill:
         dispatcher: DispatcherClient,
         limits: Limits,
         counts: Callable[[str], PrefillCounts],
+        *,
+        enforced: bool = False,
     ) -> None:
         self._view, self._transport, self._dispatcher = view, transport, dispatcher
-        self._limits, self._counts = limits, counts
+        self._limits, self._counts, self._enforced = limits, counts, enforced
         self._open: dict[RemotePrompt, None] = {}  # in the order of their start
         view.on_change(self.instances_changed)
+
+    def needed(self, card: ModelCard) -> bool:
+        """Whether the workers that answer for this model compute no prompts."""
+        return self._enforced or card.capabilities.needs_prefill
 
     async def open(
         self, choice: Choice, tried: set[int], request: Generate, placement: Placement
@@ -156,7 +165,7 @@ class RemotePrefill:
         def mark(what: str, about: Any = None) -> None:
             choice.mark((what, choice.index, perf_counter(), about))
 
-        counts, needed = self._counts(card.base), card.capabilities.needs_prefill
+        counts, needed = self._counts(card.base), self.needed(card)
         if not needed and not self._view.served(card.name, card, PREFILL).instances:
             return None
         asked = msgspec.structs.replace(prompt, instance=None)

@@ -75,6 +75,15 @@ class PrefillSettings(msgspec.Struct, frozen=True):
             group=GROUP,
         ),
     ] = None
+    enforce_disagg: Annotated[
+        bool,
+        Meta(description="prefill workers compute all prompts; without one requests wait, and end with 503"),
+        Option(
+            "BOOL",
+            "prefill workers compute all prompts; without one requests wait for it, and end with 503 (default: off)",
+            group=GROUP,
+        ),
+    ] = False
 
 
 class TransferSettings(msgspec.Struct, frozen=True):

@@ -106,6 +106,7 @@ class Compact(BodyEndpoint[CompactRequest]):
     path = "/v1/responses/compact"
     summary = "Not served: a conversation is shortened by its client"
     request = CompactRequest
+    values: ClassVar[Mapping[str, Any]] = {"CompactRequest": {"examples": [{"input": "Hello"}]}}
     response: ClassVar[type[msgspec.Struct]] = InputTokensResponse
 
     async def answer(
@@ -156,6 +157,7 @@ class ResponseAnswer(TranslatedChat):
         stream = bool(request.stream)
         writer = ResponseStreamWriter(*common, settings, version) if stream else ResponseUnaryWriter(*common)
         writer.sealed, writer.tools = SEALED in (self._asked.include or ()), by_name(self._asked.tools)
+        writer.summary = self._asked.reasoning is not None and self._asked.reasoning.summary is not None
         return writer
 
     def _keep(self, owner: str, response: ResponseObject) -> "Future[None] | None":

@@ -89,7 +89,8 @@ def as_input(item: Item) -> InputItem:
             return InputItem("message", "assistant", parts, item.id, status=item.status)
         case ReasoningItem():
             parts = [InputPart("reasoning_text", part.text) for part in item.content]
-            return InputItem("reasoning", None, parts, item.id, summary=[], status=item.status)
+            summary = [InputPart("summary_text", part.text) for part in item.summary]
+            return InputItem("reasoning", None, parts, item.id, summary=summary, status=item.status)
         case FunctionCallItem():
             return InputItem(
                 "function_call",

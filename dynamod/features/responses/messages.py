@@ -69,10 +69,10 @@ class FunctionTool(msgspec.Struct, frozen=True):
 
 
 class ReasoningConfig(msgspec.Struct, frozen=True):
-    """`effort`: for templates that read it. Summaries are not made: reasoning comes as it is."""
+    """`effort`: for templates that read it. `summary`: reasoning comes as the summary of its item, whole as it is."""
 
     effort: Effort | None = None
-    summary: str | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
 
 
 class TextFormat(msgspec.Struct, frozen=True):

@@ -30,6 +30,12 @@ class ReasoningText(msgspec.Struct, tag="reasoning_text", tag_field="type"):
     text: str = ""
 
 
+class SummaryText(msgspec.Struct, tag="summary_text", tag_field="type"):
+    """Reasoning in the place where clients look for a summary: the whole, for no model here writes summaries."""
+
+    text: str = ""
+
+
 class OutputMessage(msgspec.Struct, tag="message", tag_field="type"):
     """Text for the user."""
 
@@ -40,13 +46,21 @@ class OutputMessage(msgspec.Struct, tag="message", tag_field="type"):
 
 
 class ReasoningItem(msgspec.Struct, tag="reasoning", tag_field="type"):
-    """What the model has thought before. `encrypted_content`: the same, where the client has asked for that."""
+    """What the model has thought before: in `summary` where the client has asked for that, else in `content`.
+
+    `encrypted_content`: the same, where the client has asked for that.
+    """
 
     id: str
     content: list[ReasoningText]
-    summary: list[Any] = []
+    summary: list[SummaryText] = []
     status: Status = "in_progress"
     encrypted_content: str | None = None
+
+    @property
+    def words(self) -> str:
+        """The reasoning."""
+        return "".join([part.text for part in self.summary] + [part.text for part in self.content])
 
 
 class FunctionCallItem(msgspec.Struct, tag="function_call", tag_field="type"):
@@ -213,7 +227,8 @@ def _call(item: FunctionCallItem | CustomToolCallItem) -> ToolCall:
 def message_of(response: ResponseObject) -> Message:
     """What it has said, as the message of a chat."""
     texts = [part.text for item in response.output if isinstance(item, OutputMessage) for part in item.content]
-    thoughts = [part.text for item in response.output if isinstance(item, ReasoningItem) for part in item.content]
+    reasoning = [item for item in response.output if isinstance(item, ReasoningItem)]
+    thoughts = [item.words for item in reasoning]
     calls = [_call(item) for item in response.output if isinstance(item, FunctionCallItem | CustomToolCallItem)]
     return Message(
         "assistant",

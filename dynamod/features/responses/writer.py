@@ -42,6 +42,7 @@ from .values import (
     ResponseObject,
     ResponsesUsage,
     Status,
+    SummaryText,
     new_item,
 )
 
@@ -56,10 +57,12 @@ _encode = msgspec.json.Encoder().encode
 class ResponseItemsWriter(BlockWriter):
     """Fills a response. `done` gets it when it is complete, and the answer ends when it is kept.
 
-    `sealed`: reasoning comes in `encrypted_content`, too. `tools`: of the client, by the names that the model knows.
+    `sealed`: reasoning comes in `encrypted_content`, too. `summary`: reasoning comes in `summary`, not in `content`.
+    `tools`: of the client, by the names that the model knows.
     """
 
     sealed = False
+    summary = False
     tools: Mapping[str, ServedTool] = MappingProxyType({})
 
     def __init__(self, response: ResponseObject, begun: float, meter: ModelMetrics, done: Keep) -> None:
@@ -106,7 +109,10 @@ class ResponseItemsWriter(BlockWriter):
                 item.content = [OutputText(text, logprobs=self._token_scores)]
                 self._token_scores = []
             case ReasoningItem():
-                item.content = [ReasoningText(text)]
+                if self.summary:
+                    item.summary = [SummaryText(text)]
+                else:
+                    item.content = [ReasoningText(text)]
                 item.encrypted_content = sealed(text) if self.sealed else None
             case FunctionCallItem():
                 item.arguments = text or "{}"
@@ -195,6 +201,9 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
             case OutputMessage():
                 self._prefix = self._delta("output_text", content_index=0, logprobs=[])
                 self._part_event("added", OutputText())
+            case ReasoningItem() if self.summary:
+                self._prefix = self._delta("reasoning_summary_text", summary_index=0)
+                self._part_event("added", SummaryText())
             case ReasoningItem():
                 self._prefix = self._delta("reasoning_text", content_index=0)
                 self._part_event("added", ReasoningText())
@@ -237,6 +246,9 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
                     logprobs=item.content[0].logprobs,
                 )
                 self._part_event("done", item.content[0])
+            case ReasoningItem() if self.summary:
+                self._send("reasoning_summary_text.done", **place, summary_index=0, text=item.summary[0].text)
+                self._part_event("done", item.summary[0])
             case ReasoningItem():
                 self._send("reasoning_text.done", **place, content_index=0, text=item.content[0].text)
                 self._part_event("done", item.content[0])
@@ -262,9 +274,11 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
         value = {"type": name, "item_id": self.item.id, "output_index": self._place, **fields, "delta": ""}
         return b"event: %b\ndata: %b" % (name.encode(), _encode(value).removesuffix(b'""}'))
 
-    def _part_event(self, what: str, part: OutputText | ReasoningText) -> None:
-        place = {"item_id": self.item.id, "output_index": self._place, "content_index": 0}
-        self._send(f"content_part.{what}", **place, part=part)
+    def _part_event(self, what: str, part: OutputText | ReasoningText | SummaryText) -> None:
+        kind, index = ("content_part", "content_index")
+        if isinstance(part, SummaryText):
+            kind, index = ("reasoning_summary_part", "summary_index")
+        self._send(f"{kind}.{what}", item_id=self.item.id, output_index=self._place, **{index: 0}, part=part)
 
     def _begin(self) -> None:
         if not self._number:

@@ -1,7 +1,8 @@
 """POST /detokenize, as vLLM has it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 from aiohttp import web
@@ -35,6 +36,7 @@ class Detokenize(BodyEndpoint[DetokenizeRequest]):
     path = "/detokenize"
     summary = "The text of token ids"
     request = DetokenizeRequest
+    values: ClassVar[Mapping[str, Any]] = {"DetokenizeRequest": {"examples": [{"tokens": [72, 101]}]}}
     response = DetokenizeResponse
 
     async def answer(

@@ -1,14 +1,14 @@
-"""/docs: the OpenAPI document as one page of HTML, which needs nothing from elsewhere and runs no script."""
+"""/docs: the OpenAPI document as one page of HTML with forms, which needs nothing from elsewhere."""
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from html import escape
+from pathlib import Path
 from typing import Any
 
 Schema = Mapping[str, Any]
-
-HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
-"""Of the answer: the page has its own style, and a browser loads nothing for it."""
 
 _STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff; }
@@ -16,7 +16,23 @@ code, pre { font-family: monospace; } pre { background: #f4f4f4; padding: .6rem;
 h2, h3 { margin-bottom: .2rem; } summary { cursor: pointer; }
 table { border-collapse: collapse; width: 100%; margin: .4rem 0 1rem; }
 td, th { border-bottom: 1px solid #ddd; text-align: left; padding: .15rem .6rem .15rem 0; vertical-align: top; }
+label { display: block; margin: .3rem 0; } textarea { width: 100%; font: 13px monospace; }
+[role=status] { max-height: 30rem; }
 """
+_SCRIPT = Path(__file__).with_name("docs_try.js").read_text(encoding="utf-8")
+
+
+def _source(text: str) -> str:
+    """What lets a browser use this text alone, as a part of a Content-Security-Policy."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+HEADERS = {
+    "Content-Security-Policy": f"default-src 'none'; style-src {_source(_STYLE)}; script-src {_source(_SCRIPT)}; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
+"""Of the answer: a browser runs the page's own style and script, loads nothing, and asks this server only."""
+
 _BOUNDS = (
     ("minimum", "at least {}"),
     ("exclusiveMinimum", "above {}"),
@@ -36,7 +52,7 @@ def page(document: Mapping[str, Any]) -> str:
     parts.append(
         f"</head><body><h1>{title}</h1><p>The same as <a href=openapi.json>openapi.json</a>. In the commands, "
     )
-    parts.append("URL is the address of this server: <code>URL=http://localhost:8000</code>.</p>")
+    parts.append("URL is the address of this server: <code>URL=http://localhost:8000</code>.</p><p id=key></p>")
     schemas: Mapping[str, Schema] = document["components"]["schemas"]
     routes = [
         (f"{method.upper()} {path}", path, operation)
@@ -50,7 +66,7 @@ def page(document: Mapping[str, Any]) -> str:
     for name, schema in schemas.items():
         parts.append(f"<h3 id={_anchor(name)}>{escape(name)}</h3>")
         parts += _fields(schema)
-    return "".join([*parts, "</body></html>"])
+    return "".join([*parts, f"<script>{_SCRIPT}</script></body></html>"])
 
 
 def _contents(routes: Sequence[tuple[str, Schema]]) -> Iterator[str]:
@@ -69,7 +85,7 @@ def _operation(name: str, path: str, operation: Schema) -> Iterator[str]:
     heading = f"<h2 id={_anchor(name, 'route')}><code>{escape(name)}</code></h2>"
     yield f"{heading}<p>{escape(operation['summary'])}</p>"
     if (command := _command(name, path, operation)) is not None:
-        yield f"<pre>{escape(command)}</pre>"
+        yield f"<pre tabindex=0>{escape(command)}</pre>{_form(name, path, operation)}"
     yield "<table>"
     if "security" in operation:
         yield _row("key", "not needed" if {} in operation["security"] else "needed")
@@ -87,7 +103,7 @@ def _command(name: str, path: str, operation: Schema) -> str | None:
     """A curl command; None where the body of the request has no example."""
     key = " -H 'Authorization: Bearer KEY'" if {} not in operation.get("security", [{}]) else ""
     method, bodies = name.partition(" ")[0], operation.get("requestBody", {}).get("content", {})
-    option = "" if method == "GET" or bodies else f" -X {method}"
+    option = "" if method == ("POST" if bodies else "GET") else f" -X {method}"
     line = f'curl{option} "$URL{path}"{key}'
     if not bodies:
         return line
@@ -96,6 +112,16 @@ def _command(name: str, path: str, operation: Schema) -> str | None:
         return None
     given = json.dumps(body["example"]).replace("'", "\\u0027")
     return f"{line} -H 'Content-Type: application/json' \\\n  -d '{given}'"
+
+
+def _form(name: str, path: str, operation: Schema) -> str:
+    """The place of a form that sends the request: the script makes the form of these attributes."""
+    fields = [[one["name"], one["in"]] for one in operation.get("parameters", ())]
+    given = {"method": name.partition(" ")[0], "path": path, "fields": json.dumps(fields)}
+    if body := operation.get("requestBody", {}).get("content", {}).get("application/json"):
+        given["body"] = json.dumps(body["example"], indent=2)
+    attributes = [f' data-{attribute}="{escape(value)}"' for attribute, value in given.items()]
+    return f"<div class=try{''.join(attributes)}></div>"
 
 
 def _content(content: Mapping[str, Schema]) -> str:

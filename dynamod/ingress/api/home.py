@@ -19,6 +19,9 @@ LINKS: Mapping[str, Any] = {
 }
 """What clients that are no browsers find at the address of the server."""
 
+HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
+"""Of the page: it has its own style, and a browser loads nothing for it."""
+
 _STYLE = (
     "body { font: 15px/1.6 sans-serif; max-width: 42rem; margin: 3rem auto; padding: 0 1rem; color: #222; }"
     "pre { background: #f4f4f4; padding: .7rem; overflow-x: auto; }"

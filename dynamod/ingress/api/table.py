@@ -21,6 +21,7 @@ from .chat import ChatCompletions
 from .completions import Completions
 from .docs import HEADERS, page
 from .endpoint import Endpoint, Frontend
+from .home import HEADERS as HOME_HEADERS
 from .home import LINKS, home, wants_page
 from .models import Models, OneModel
 from .openapi import document
@@ -100,7 +101,7 @@ def make_server(
             return json_response(LINKS)
         origin = f"{request.scheme}://{request.headers.get('Host', 'localhost')}"
         shown = home(origin, settings.guarded).encode("utf-8", "replace")
-        return web.Response(body=shown, headers=HEADERS, content_type="text/html", charset="utf-8")
+        return web.Response(body=shown, headers=HOME_HEADERS, content_type="text/html", charset="utf-8")
 
     async def version(_context: RequestContext) -> web.Response:
         return json_response({"version": dynamod.__version__})

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
 from dynamod.message.rows import Row
 from dynamod.observe.records import RequestRecord
+from dynamod.observe.timeline import ACCEPTED, ASKED, FINISHED, FIRST, PLACED, SENT, Mark, Timeline
 from tests.ports import listener
 
 HOST = "127.0.0.1"
@@ -47,7 +49,7 @@ class ToldDaemon(Daemon):
         self.changed.append((path, dict(arguments)))
         return []
 
-    async def events(self, path: str, every: float) -> AsyncIterator[bytes]:
+    async def events(self, path: str, every: float, query: Mapping[str, str] = {}) -> AsyncIterator[bytes]:
         self.asked, self.begun = self.asked + 1, self.begun + 1
         try:
             while not self.gone:
@@ -119,6 +121,18 @@ def record(number: int, **fields: Any) -> RequestRecord:
     given: dict[str, Any] = {"id": f"request-{number}", "time": time.time(), "duration_ms": 100.0 + number % 50}
     given |= {"status": 200, "model": "sample", "first_ms": 20.0, "prompt_tokens": 64, "completion_tokens": 32}
     return RequestRecord(**{**given, "finish": "stop", "process": "agg/ingress.0", **fields})
+
+
+def travelled() -> Timeline:
+    """As the ingress makes it: its marks have objects that no browser gets."""
+    marks: list[Mark] = [
+        (ASKED, 0, 1.02, None),
+        (PLACED, 0, 1.03, (object(), object(), 0.004)),
+        (SENT, 0, 1.03, object()),
+    ]
+    marks += [(ACCEPTED, 0, 1.04, None), (FIRST, 0, 1.08, None), (FINISHED, 0, 1.2, None)]
+    times = {"read": 1.005, "turn": 1.006, "checked": 1.01, "lowering": 1.011, "lowered": 1.02, "ended": 1.21}
+    return Timeline(begun=1.0, arrived=1.0, marks=deque(marks), trace=object(), **times)
 
 
 def row(process: str, **fields: Any) -> Row:

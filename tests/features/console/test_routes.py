@@ -14,7 +14,7 @@ from dynamod.features.console import pages
 from dynamod.features.console.access import HEADER
 from dynamod.features.console.api import CHANGES, ROOT
 
-from .served import Served, record, row, serving
+from .served import Served, record, row, serving, travelled
 
 CHANGE = {HEADER.replace("-", "_"): "1"}
 KEYS = """
@@ -147,8 +147,13 @@ async def test_requests_come_once_and_the_last_thousand_to_a_new_reader() -> Non
         found = events(served)
         ended = (await first(found, "requests"))["ended"]
         assert [one["id"] for one in ended] == [f"request-{number}" for number in range(100, 1100)]
-        served.recorder.take(record(1100))
-        assert [one["id"] for one in (await first(found, "requests"))["ended"]] == ["request-1100"]
+        served.recorder.take(record(1100, timeline=travelled()))
+        (one,) = (await first(found, "requests"))["ended"]
+        assert one["id"] == "request-1100"
+        assert [name for name, _ in one["phases"]] == [
+            *("receive", "queue", "preprocess", "route", "transport", "prefill", "decode", "write"),
+        ]
+        assert sum(took for _, took in one["phases"]) == pytest.approx(210)
         await found.aclose()  # type: ignore[attr-defined]
 
 

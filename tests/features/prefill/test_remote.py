@@ -33,7 +33,9 @@ def choice_of(card: ModelCard) -> Choice:
 class Prefills:
     """Prefill workers, and all that stands between them and a `RemotePrefill`."""
 
-    def __init__(self, *, dead: int = 0, shape: TransferShape = "rendezvous", params: Any = None) -> None:
+    def __init__(
+        self, *, dead: int = 0, shape: TransferShape = "rendezvous", params: Any = None, enforced: bool = False
+    ) -> None:
         self.dead, self.shape = dead, shape
         self.params = {"room": 1} if params is None else params
         self.sinks: list[Any] = []
@@ -46,7 +48,7 @@ class Prefills:
         self.requests: list[Any] = []
         self.asked: list[set[int]] = []
         self.counts: dict[str, PrefillCounts] = defaultdict(PrefillCounts)
-        self.remote = RemotePrefill(self, self, self, Limits(), self.counts.__getitem__)  # type: ignore[arg-type]
+        self.remote = RemotePrefill(self, self, self, Limits(), self.counts.__getitem__, enforced=enforced)  # type: ignore[arg-type]
 
     def served(self, *_: Any) -> Any:
         return SimpleNamespace(instances=(1,))
@@ -134,6 +136,16 @@ async def test_others_are_asked_where_nobody_else_can_compute_it() -> None:
         await prefills.begun()
     assert len(prefills.asked) == TRIES
     with pytest.raises(PrefillWorkerLost, match="connection refused"):  # the worker that answers can compute it
+        await prefills.begun(OTHER)
+
+
+@virtual
+async def test_where_it_is_enforced_the_answering_worker_computes_no_prompt() -> None:
+    prefills = Prefills(dead=9, enforced=True)
+    for _ in range(TRIES - 1):
+        with pytest.raises(PrefillWorkerLost):
+            await prefills.begun(OTHER)
+    with pytest.raises(EngineFailed, match="no prefill worker could compute the prompt"):
         await prefills.begun(OTHER)
 
 

@@ -6,8 +6,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.features.responses.messages import ResponsesRequest
-from dynamod.features.responses.values import begun
+from dynamod.features.responses.items import as_input
+from dynamod.features.responses.messages import InputPart, ResponsesRequest
+from dynamod.features.responses.values import begun, message_of
 from dynamod.features.responses.writer import ResponseStreamWriter, ResponseUnaryWriter
 from dynamod.http.metrics import Metrics
 from dynamod.http.settings import FrontendSettings
@@ -52,6 +53,37 @@ def test_responses(said: list[tuple[str, str]], reason: str) -> None:
 
 def _said(item: dict[str, Any]) -> str:
     return str(item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"])
+
+
+@FEW
+@given(st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=5))
+def test_reasoning_as_a_summary(thoughts: list[str]) -> None:
+    """Where the client asks for summaries, reasoning comes there, and in no other place."""
+    meter = Metrics("x").model("m")
+    kept: list[Any] = []
+    common = (0.0, meter, kept.append)
+    unary = ResponseUnaryWriter(begun(ResponsesRequest(input="x"), "m"), *common)
+    stream = ResponseStreamWriter(begun(ResponsesRequest(input="x"), "m"), *common, FrontendSettings(), HTTP_1_0)  # type: ignore[arg-type]
+    for writer in (unary, stream):
+        writer.summary = True
+        writer.started(1, 5, {})
+        for text in thoughts:
+            writer.chunk(0, {"choices": [{"delta": {"reasoning_content": text}}]})
+        writer.text(0, "a", 1)
+        writer.finish(0, "stop", 1)
+    found = events(stream.take())
+    whole = "".join(thoughts)
+    own = [event for event in found if event.get("output_index") == 0]
+    names = [event["type"].removeprefix("response.") for event in own]
+    assert names[:2] == ["output_item.added", "reasoning_summary_part.added"]
+    assert names[-3:] == ["reasoning_summary_text.done", "reasoning_summary_part.done", "output_item.done"]
+    assert {*names[2:-3]} == {"reasoning_summary_text.delta"}
+    assert "".join(event["delta"] for event in own[2:-3]) == own[-3]["text"] == whole
+    for response in (found[-1]["response"], msgspec.to_builtins(unary.response)):
+        thought = response["output"][0]
+        assert (thought["summary"], thought["content"]) == ([{"type": "summary_text", "text": whole}], [])
+    assert message_of(unary.response).reasoning_content == whole
+    assert as_input(unary.response.output[0]).summary == [InputPart("summary_text", whole)]
 
 
 def test_log_probabilities_of_the_text() -> None:

@@ -37,6 +37,8 @@ export class Models extends Component {
 
   render(_, { models, running, why, form, chosen }) {
     const unloaded = (state.top ? state.top.rows : []).filter((row) => row.state !== 'Ready' || row.last_error);
+    const adapters = (models || []).filter((one) => one.parent);
+    const loads = state.hello && state.hello.adapters;
     const name = chosen || (models && models.length ? models[0].id : 'MODEL');
     return html`<div class="grid">
       <${Card} title="Models" wide=${true}>
@@ -57,10 +59,21 @@ export class Models extends Component {
           { title: 'Requests', right: true, cell: (one) => `${one.running} + ${one.waiting}` },
           { title: 'Memory', right: true, rare: true, cell: (one) => bytes(one.memory) },
           { title: 'Last error', cell: (one) => one.error || NONE },
-          { title: 'Change', cell: (one) => html`<${Action} label="Unload" confirm=${`Unload ${one.model}? Open requests finish first.`}
+          { title: 'Change', cell: (one) => html`<${Action} label="Unload" name=${`Unload ${one.model}`} confirm=${`Unload ${one.model}? Open requests finish first.`}
             run=${() => this.load('unload', one.model)} />` },
         ]} />
         <${NameForm} label="Load" hint="name of a model" run=${(model) => this.load('load', model)} />
+      <//>`}
+      ${(adapters.length > 0 || loads) && html`<${Card} title="Adapters" wide=${true}>
+        <${Table} label="Adapters" empty="no adapter is loaded" rows=${adapters.map((one) => ({ ...one, key: one.id }))} columns=${[
+          { title: 'Adapter', cell: (one) => one.id },
+          { title: 'Model below', cell: (one) => one.parent },
+          { title: 'Path on the workers', rare: true, cell: (one) => one.root || NONE },
+          ...(loads ? [{ title: 'Change', cell: (one) => html`<${Action} label="Unload" name=${`Unload ${one.id}`} confirm=${`Unload the adapter ${one.id}? Later requests for it are refused.`}
+            run=${() => this.adapter('unload', { lora_name: one.id })} />` }] : []),
+        ]} />
+        ${loads ? html`<${AdapterForm} bases=${(models || []).filter((one) => !one.parent).map((one) => one.id)} run=${(asked) => this.adapter('load', asked)} />`
+          : html`<p class="muted">Loading needs the setting allow_runtime_lora_updating of the frontend.</p>`}
       <//>`}
       ${state.hello && state.hello.pull && html`<${Card} title="Download" wide=${true}>
         <${Pull} />
@@ -90,6 +103,26 @@ export class Models extends Component {
     await (await post(`/models/${what}`, { model })).json();
     this.look();
     return `${model}: ${what === 'load' ? 'loaded' : 'unloaded'}`;
+  }
+
+  async adapter(what, asked) {
+    await (await post(`/v1/${what}_lora_adapter`, asked)).text();
+    this.look();
+    return `${asked.lora_name}: ${what}ed`;
+  }
+}
+
+// A name, a path below the frontend's lora_dir, and the model below, where there are several.
+class AdapterForm extends Component {
+  render({ bases, run }) {
+    const field = (name, hint) => html`<label>${hint} <input ref=${(box) => { this[name] = box; }} /></label>`;
+    return html`<div class="filters">${field('name', 'name')}${field('path', 'path')}
+      ${bases.length > 1 && html`<label>model <select ref=${(box) => { this.base = box; }}>${bases.map((one) => html`<option>${one}</option>`)}</select></label>`}
+      <${Action} label="Load adapter" run=${() => {
+        const asked = { lora_name: this.name.value.trim(), lora_path: this.path.value.trim() };
+        if (!asked.lora_name || !asked.lora_path) throw new Error('give a name and a path');
+        return run(bases.length > 1 ? { ...asked, model: this.base.value } : asked);
+      }} /></div>`;
   }
 }
 

@@ -1,6 +1,6 @@
 // Overview: four figures over an hour, what is wrong, and the processes as a picture.
 
-import { Card, Chart, Component, html, ms, NONE, number, percent, seconds, tone } from './ui.js';
+import { Card, Chart, Component, html, ms, NONE, number, percent, seconds, Table, tone } from './ui.js';
 import { state } from './state.js';
 
 const TILE = { width: 140, height: 46, gap: 8 };
@@ -13,6 +13,7 @@ export class Overview extends Component {
       <${Figures} />
       <${Wrong} />
       <${Picture} />
+      ${state.nodes.length > 1 && html`<${Nodes} />`}
     </div>`;
   }
 }
@@ -38,12 +39,32 @@ function Figures() {
 
 function Wrong() {
   if (!state.status) return html`<${Card} title="What is wrong" wide=${true}><p class="empty">not known yet</p><//>`;
-  const problems = state.status.problems;
+  const problems = [...silent().map((one) => ({ found: `node ${one.node}: ${one.state}${one.why ? `, ${one.why}` : ''}.`,
+    mend: 'Look at its daemon and its network; its processes may still answer requests.' })), ...state.status.problems];
   return html`<${Card} title="What is wrong" wide=${true}>
     ${problems.length ? html`<ul class="problems">${problems.map((one) => html`
       <li><strong>${one.found}</strong>${one.mend && html`<span> ${one.mend}</span>`}</li>`)}</ul>`
       : html`<p class="good">Nothing: ${state.status.components} components run${models()}.</p>`}
   <//>`;
+}
+
+function silent() {
+  return state.nodes.filter((one) => one.state !== 'answers');
+}
+
+function Nodes() {
+  const facts = (one, value) => (one.facts ? value(one.facts) : NONE);
+  return html`<${Card} title="Nodes" wide=${true}>
+    <${Table} label="Nodes" empty="" rows=${state.nodes.map((one) => ({ ...one, key: `${one.node} ${one.machine}` }))} columns=${[
+      { title: 'Node', cell: (one) => html`${one.node}${one.own ? html` <span class="muted">this one</span>` : ''}` },
+      { title: 'State', cell: (one) => html`<span class=${one.state === 'answers' ? 'good' : 'bad'}>${one.state}</span>` },
+      { title: 'Processes', right: true, cell: (one) => facts(one, (found) => `${found.ready} of ${found.processes} ready`) },
+      { title: 'Running', right: true, cell: (one) => facts(one, (found) => found.running) },
+      { title: 'Models', rare: true, cell: (one) => facts(one, (found) => found.models.join(', ') || NONE) },
+      { title: 'Release', rare: true, cell: (one) => one.version || NONE },
+      { title: 'Clock', right: true, rare: true, cell: (one) => (one.own || one.clock_ms === null ? NONE : `${one.clock_ms >= 0 ? '+' : ''}${number(one.clock_ms)} ms`) },
+      { title: 'Why', cell: (one) => one.why || NONE },
+    ]} /><//>`;
 }
 
 function models() {
@@ -121,6 +142,12 @@ function draw(processes, width) {
       y + HEAD + Math.floor(index / across) * (TILE.height + TILE.gap))));
     y += height + (narrow ? 34 : 12);
   }
+  for (const one of processes.length ? silent() : []) {
+    drawing.push(html`<g key=${`silent ${one.node}`} class="silent">
+      <rect class="pool" x=${left + 1} y=${y + 1} width=${room} height="38" rx="8" />
+      <text class="title" x=${left + 14} y=${y + 25}>${short(`${one.node} · ${one.state} · ${one.why}`, room - 28)}</text></g>`);
+    y += 50;
+  }
   frontends.forEach((one, index) => drawing.push(tile(one, 1, 1 + index * (TILE.height + TILE.gap))));
   if (!processes.length) drawing.push(html`<text class="label" x="10" y="30">no process runs</text>`);
   const height = Math.max(y, frontends.length * (TILE.height + TILE.gap), 60);
@@ -132,7 +159,8 @@ function tile(one, x, y) {
   const state_ = one.answers || one.state !== 'Ready' ? one.state : 'Ready?';
   const worker = one.worker;
   const age = rowOf(one).progress_age;
-  const name = one.process.split('/').pop();
+  const own = one.process.split('/').pop();
+  const name = one.node && one.ingress ? `${one.node}/${own}` : own;
   let line = state_;
   if (one.ingress && state_ === 'Ready') line = `${number(one.ingress.requests_per_second)} req/s · ${one.ingress.in_flight} open`;
   if (worker && state_ === 'Ready') line = `${worker.running} run · ${number(worker.tokens_per_second)} tok/s`;

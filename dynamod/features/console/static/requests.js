@@ -97,8 +97,18 @@ class Detail extends Component {
   }
 }
 
-// Parts of a request in the order of time: [name, from, to] in milliseconds.
+const PHASES = {
+  receive: 'receive', queue: 'queue', preprocess: 'preprocess', route: 'route', handoff: 'prefill elsewhere, hand-off', transport: 'to the worker',
+  prefill: 'prefill', first_token: 'first token', decode: 'decode', migrations: 'migrations', write: 'end of the answer',
+};
+const COLORS = { queue: 'part0', route: 'part0', handoff: 'part1', prefill: 'part1', migrations: 'part2' };
+
+// Parts of a request in the order of time: [name, from, to] in milliseconds, and a color.
 export function stages(one) {
+  if (one.phases) {
+    let at = 0;
+    return one.phases.map(([name, took]) => [PHASES[name] || name, at, at += took, COLORS[name] || '']);
+  }
   const end = one.duration_ms;
   const workers = one.workers || [];
   const prefill = workers.find((place) => place.prefill);
@@ -107,15 +117,15 @@ export function stages(one) {
   if (prefill) marks.push(['prefill on a worker of its own', prefill.at_ms || 0]);
   if (decode) marks.push([prefill ? 'hand-off and first token' : 'prefill', decode.at_ms || 0]);
   if (one.first_ms !== undefined) marks.push(['decode', one.first_ms]);
-  return marks.map(([name, from], index) => [name, from, index + 1 < marks.length ? Math.max(from, marks[index + 1][1]) : end]);
+  return marks.map(([name, from], index) => [name, from, index + 1 < marks.length ? Math.max(from, marks[index + 1][1]) : end, `part${index}`]);
 }
 
 function Timeline({ one }) {
   const parts = stages(one);
-  const whole = Math.max(one.duration_ms, 0.001);
-  return html`<h3>Timeline</h3><ol class="timeline">${parts.map(([name, from, to], index) => html`<li key=${index}>
+  const whole = Math.max(one.duration_ms, parts.length ? parts[parts.length - 1][2] : 0, 0.001);
+  return html`<h3>Timeline</h3><ol class="timeline">${parts.map(([name, from, to, color], index) => html`<li key=${index}>
     <span class="what">${name}</span>
-    <span class="bar" aria-hidden="true"><i class=${`part${index}`} style=${{ marginLeft: `${from / whole * 100}%`, width: `max(2px, ${(to - from) / whole * 100}%)` }}></i></span>
+    <span class="bar" aria-hidden="true"><i class=${color} style=${{ marginLeft: `${from / whole * 100}%`, width: `max(2px, ${(to - from) / whole * 100}%)` }}></i></span>
     <span class="long">${ms(to - from)}</span></li>`)}</ol>
     ${(one.workers || []).length > 0 && html`<${Table} label="Workers of the request" empty="" rows=${one.workers} columns=${[
       { title: 'After', right: true, cell: (place) => ms(place.at_ms || 0) },

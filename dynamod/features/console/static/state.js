@@ -12,6 +12,7 @@ export const state = {
   hello: null,
   top: null,
   status: null,
+  nodes: [],
   points: [],
   ended: [], // requests, the newest first
   open: [],
@@ -141,6 +142,7 @@ const takes = {
   point(data) { state.points = [...state.points.slice(-POINTS + 1), data]; },
   top(data) { Object.assign(state, { top: data, at: Date.now(), connection: 'live', why: '' }); },
   status(data) { state.status = data; },
+  nodes(data) { state.nodes = data; },
   lost(data) { Object.assign(state, { connection: 'lost', why: String(data.why) }); },
   requests(data) {
     state.ended = [...data.ended.reverse(), ...state.ended].slice(0, REQUESTS);

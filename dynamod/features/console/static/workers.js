@@ -11,7 +11,7 @@ export class Workers extends Component {
     const processes = state.top ? state.top.processes : [];
     const chosen = processes.find((one) => one.process === detail);
     const columns = [
-      { title: 'Process', cell: (one) => html`<a href=${`#/workers/${encodeURIComponent(one.process)}`}>${one.process}</a>` },
+      { title: 'Process', cell: (one) => html`<a href=${`#/workers/${encodeURIComponent(one.process)}`}>${broken(one.process)}</a>` },
       { title: 'State', cell: (one) => html`<${State} word=${one.answers || one.state !== 'Ready' ? one.state : 'Ready?'} />` },
       { title: 'Role', rare: true, cell: (one) => (one.ingress ? 'frontend' : rowOf(one).role || (one.worker && one.worker.pool) || NONE) },
       { title: 'Running', right: true, cell: (one) => (one.worker ? one.worker.running : one.ingress ? one.ingress.in_flight : NONE) },
@@ -22,7 +22,7 @@ export class Workers extends Component {
       { title: 'Progress', right: true, rare: true, cell: (one) => age(rowOf(one)) },
       { title: 'CPU', right: true, rare: true, cell: (one) => (one.cpu === null ? NONE : `${number(one.cpu)} %`) },
       { title: 'Memory', right: true, rare: true, cell: (one) => bytes(one.rss) },
-      { title: 'Restarts', right: true, cell: (one) => one.restarts },
+      { title: 'Restarts', right: true, rare: true, cell: (one) => one.restarts },
       { title: 'Uptime', right: true, rare: true, cell: (one) => seconds(one.uptime) },
     ];
     return html`<div class="grid">
@@ -34,6 +34,11 @@ export class Workers extends Component {
       ${detail && !chosen && state.top && html`<${Card} title=${detail} wide=${true}><p class="empty">There is no such process now.</p><//>`}
     </div>`;
   }
+}
+
+// A name that may go on in the next line behind each slash.
+function broken(name) {
+  return name.split('/').map((part, index) => html`${index ? html`/<wbr />` : ''}${part}`);
 }
 
 function used(worker) {

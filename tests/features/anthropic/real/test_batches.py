@@ -52,6 +52,31 @@ async def test_a_batch_to_its_results(client: Any) -> None:
         await client.messages.batches.cancel(batch.id)
 
 
+async def test_a_batch_that_has_ended_is_deleted_with_its_answers(client: Any, tmp_path: Path) -> None:
+    kept = await client.messages.batches.create(requests=[asked("a")])
+    batch = await client.messages.batches.create(requests=[asked("a")])
+    await ended(client, kept.id)
+    await ended(client, batch.id)
+    deleted = await client.messages.batches.delete(batch.id)
+    assert (deleted.id, deleted.type) == (batch.id, "message_batch_deleted")
+    with pytest.raises(anthropic.NotFoundError):
+        await client.messages.batches.delete(batch.id)
+    assert [one.id async for one in client.messages.batches.list()] == [kept.id]
+    assert [one async for one in await client.messages.batches.results(kept.id)]
+    files = [*(tmp_path / "batches").rglob("*")]
+    assert sum(path.suffix == ".data" for path in files) == 2, "the input and the answers of the batch that stays"
+    assert not [path for path in files if batch.id in path.name]
+
+
+async def test_a_batch_in_work_is_not_deleted(client: Any, house: Any) -> None:
+    batch = await client.messages.batches.create(requests=[asked(str(n), max_tokens=2000) for n in range(200)])
+    with pytest.raises(anthropic.ConflictError, match="cancel the batch"):
+        await client.messages.batches.delete(batch.id)
+    await client.messages.batches.cancel(batch.id)
+    await ended(client, batch.id)
+    await client.messages.batches.delete(batch.id)
+
+
 async def test_what_is_wrong_is_refused(client: Any) -> None:
     with pytest.raises(anthropic.BadRequestError, match="custom_id"):
         await client.messages.batches.create(requests=[asked("a"), asked("a")])

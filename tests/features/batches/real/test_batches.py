@@ -190,6 +190,17 @@ async def test_what_passes_its_window(url: str, folder: Path) -> None:
         ]
 
 
+async def test_files_for_other_purposes_are_kept_and_no_input_of_batches(url: str) -> None:
+    async with client_of(url) as client:
+        batched = await client.files.create(file=("in.jsonl", written([line("a")])), purpose="batch")
+        kept = await client.files.create(file=("notes.txt", b"notes"), purpose="user_data")
+        assert (kept.purpose, (await client.files.content(kept.id)).content) == ("user_data", b"notes")
+        assert [one.id async for one in client.files.list(purpose="user_data")] == [kept.id]
+        assert {one.id async for one in client.files.list()} >= {kept.id, batched.id}
+        with pytest.raises(openai.BadRequestError, match="was not uploaded for a batch"):
+            await client.batches.create(input_file_id=kept.id, endpoint="/v1/chat/completions", completion_window="24h")
+
+
 async def test_requests_that_are_refused(url: str) -> None:
     async with client_of(url) as client, aiohttp.ClientSession(url) as session:
         good = await client.files.create(file=("in.jsonl", written([line("a")])), purpose="batch")
@@ -197,8 +208,9 @@ async def test_requests_that_are_refused(url: str) -> None:
             for path in (f"/v1/files/{wrong}", f"/v1/files/{wrong}/content", f"/v1/batches/{wrong}"):
                 async with session.get(path) as response:
                     assert response.status == 404, path
-        with pytest.raises(openai.BadRequestError, match="`purpose` is 'vision'"):
-            await client.files.create(file=("in.jsonl", b"x"), purpose="vision")
+        wrong_purpose: Any = "pleasure"
+        with pytest.raises(openai.BadRequestError, match=r"`purpose` is 'pleasure'.*assistants, batch, evals"):
+            await client.files.create(file=("in.jsonl", b"x"), purpose=wrong_purpose)
         with pytest.raises(openai.BadRequestError, match="must not be empty"):
             await client.files.create(file=("in.jsonl", b""), purpose="batch")
         for fields, said in (

@@ -87,13 +87,13 @@ def test_without_an_open_console_the_frontend_rests(machine: Any, url: str) -> N
     pid = next(row["pid"] for row in machine.ps() if "ingress" in row["process"])
     before = _sockets(pid)
     connection, response = get(url, "/v1/console/events")
-    events(response, 4)
+    events(response, 6)
     opened = _sockets(pid) - before
     assert len(opened) >= 2, "the browser's and the daemon's"
     connection.close()
     machine.until(lambda: not (_sockets(pid) & opened))
     connection, response = get(url, "/v1/console/events")
-    assert "top" in {name for name, _ in events(response, 4)}
+    assert "top" in {name for name, _ in events(response, 6)}
     connection.close()
 
 
@@ -122,7 +122,7 @@ def test_the_command_needs_its_token_and_ends(machine: Any, url: str) -> None:
         if status == 200:
             assert (body["admin"], body["serves_models"]) == (True, False)
     connection, response = get(where, "/v1/console/events", Authorization=f"Bearer {token}")
-    assert "top" in {name for name, _ in events(response, 3)}
+    assert "top" in {name for name, _ in events(response, 6)}
     assert command.end().code == 0
     connection.close()
 

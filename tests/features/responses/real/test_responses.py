@@ -109,6 +109,27 @@ async def test_reasoning_text_and_calls_in_order(ask: Ask) -> None:
     assert len(one["output"]) == 1
 
 
+async def test_reasoning_in_summaries(client: openai.AsyncOpenAI, house: Any) -> None:
+    """As AI SDK and Codex read reasoning; the summary comes back to the model with the next turn."""
+    asked: Any = [{"role": "user", "content": f"<think>Which city?</think>{CALL}"}]
+    common: Any = {"model": "sample", "tools": TOOLS, "reasoning": {"summary": "auto"}, "extra_body": RAW}
+    async with client.responses.stream(input=asked, **common) as stream:
+        parts = [event.delta async for event in stream if event.type == "response.reasoning_summary_text.delta"]
+        response = await stream.get_final_response()
+    thought = response.output[0]
+    assert thought.type == "reasoning"
+    assert [one.text for one in thought.summary] == ["Which city?"] == ["".join(parts)]
+    result: Any = {"type": "function_call_output", "call_id": response.output[1].call_id, "output": "Rain"}
+    again = await client.responses.create(input=[result], previous_response_id=response.id, **common)
+    by_id = prompt_of(house)
+    items = [*asked, *[item.to_dict() for item in response.output], result]
+    await client.responses.create(input=items, **common)
+    assert prompt_of(house) == by_id
+    assert again.status == "completed"
+    with pytest.raises(openai.BadRequestError, match=r"`reasoning\.summary`"):
+        await client.responses.create(input=asked, **common | {"reasoning": {"summary": "none"}})
+
+
 async def test_an_answer_that_is_cut_off(ask: Ask) -> None:
     found = await ask("one two three four", max_output_tokens=2)
     assert (found["status"], found["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
