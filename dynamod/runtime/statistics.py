@@ -88,7 +88,8 @@ class ProcessStatistics(msgspec.Struct, frozen=True):
 async def report(process_context: "ProcessContext", question: str) -> str | ProcessStatistics | list[Bounded]:
     """The reply to the daemon's question.
 
-    `metrics`: all families as text. `statistics`: plain numbers. `bounded`: what bounded structures hold.
+    `metrics`, `openmetrics`: all families as text. `statistics`: plain numbers. `bounded`: what bounded structures
+    hold.
     """
     if question == "statistics":
         return process_statistics(process_context)
@@ -97,7 +98,8 @@ async def report(process_context: "ProcessContext", question: str) -> str | Proc
     await load()
     servers = chain.from_iterable(map(http_families, process_context.http))
     own = labelled(servers, "process", process_context.plan.name)
-    return exposition(chain(await process_families(process_context), own))
+    found = chain(await process_families(process_context), own)
+    return exposition(found, openmetrics=question == "openmetrics")
 
 
 def process_statistics(process_context: "ProcessContext") -> ProcessStatistics:

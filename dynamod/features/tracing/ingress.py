@@ -12,6 +12,7 @@ import msgspec
 
 import dynamod
 from dynamod.http.context import STATUS_ROUTES, RequestContext
+from dynamod.http.metrics import Metrics
 from dynamod.http.records import RecordReader
 from dynamod.message.errors import UserError
 from dynamod.observe.line_writer import LineWriter
@@ -45,14 +46,18 @@ _NONE: tuple[Any, ...] = ()
 
 
 class TracingReader(RecordReader):
-    """Reads what clients say of their traces, and hands requests on at their end. Raises UserError."""
+    """Reads what clients say of their traces, and hands requests on at their end. Raises UserError.
+
+    `metrics`: of the server, whose histograms get trace ids as exemplars.
+    """
 
     headers = frozenset(HEADERS)
 
-    def __init__(self, settings: TracingSettings) -> None:
+    def __init__(self, settings: TracingSettings, metrics: Metrics | None = None) -> None:
         if importlib.util.find_spec("google.protobuf") is None or not _installed():
             what = "otel_export_enabled: the package opentelemetry-proto is not installed"
             raise UserError(what, "pip install 'dynamod-llm[otel]', or unset OTEL_EXPORT_ENABLED")
+        self._metrics = metrics
         self._ratio, self._linked = settings.otel_traces_sample_ratio, settings.otel_remote_parent_as_link
         excluded = settings.otel_excluded_paths
         self._excluded = frozenset(STATUS_ROUTES if excluded is None else excluded)
@@ -75,6 +80,10 @@ class TracingReader(RecordReader):
         trace: TraceContext = timeline.trace or self._read(record.headers)
         if trace.sampled:
             self.writer.put(line(record, timeline, trace))
+            if self._metrics is not None and record.model and record.first_ms is not None:
+                meter = self._metrics.model(record.model)
+                meter.example("first_token", record.first_ms / 1000, trace.trace)
+                meter.example("duration", record.duration_ms / 1000, trace.trace)
 
     async def close(self) -> None:
         """Have the collector get all that was taken."""
