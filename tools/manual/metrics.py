@@ -135,7 +135,7 @@ SECTIONS: tuple[tuple[str, str, Sequence[Rows | Defined]], ...] = (
             Defined((http.GONE, http.UNKNOWN_FIELDS, http.UNSUPPORTED_FIELDS)),
             Rows(FRONTEND, router.LoopStatistics),
             Defined(keys.METRICS),
-            Defined((audit.METRIC, request_trace.ROWS, tracing.TRACES)),
+            Defined((audit.METRIC, request_trace.ROWS, request_trace.TOOLS, tracing.TRACES)),
             Defined((tags.METRIC,)),
             Defined((batches.LINES, batches.OPEN, batches.BYTES)),
             Defined((batches.KEY_FILES, batches.KEY_BYTES, batches.KEY_BATCHES)),

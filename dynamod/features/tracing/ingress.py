@@ -54,9 +54,7 @@ class TracingReader(RecordReader):
     headers = frozenset(HEADERS)
 
     def __init__(self, settings: TracingSettings, metrics: Metrics | None = None) -> None:
-        if importlib.util.find_spec("google.protobuf") is None or not _installed():
-            what = "otel_export_enabled: the package opentelemetry-proto is not installed"
-            raise UserError(what, "pip install 'dynamod-llm[otel]', or unset OTEL_EXPORT_ENABLED")
+        require_protobuf("otel_export_enabled", "unset OTEL_EXPORT_ENABLED")
         self._metrics = metrics
         self._ratio, self._linked = settings.otel_traces_sample_ratio, settings.otel_remote_parent_as_link
         excluded = settings.otel_excluded_paths
@@ -99,14 +97,22 @@ class TracingReader(RecordReader):
         return [family]
 
 
-def collector(settings: TracingSettings) -> Collector:
-    """Where spans go. Raises UserError for a URL that is none."""
-    protocol, url = settings.otel_exporter_otlp_protocol, settings.otel_exporter_otlp_traces_endpoint
-    name = "otel_exporter_otlp_traces_endpoint" if url else "otel_exporter_otlp_endpoint"
+def require_protobuf(name: str, instead: str) -> None:
+    """Raise UserError where the messages of OTLP are not installed. `name`: the setting that needs them."""
+    if importlib.util.find_spec("google.protobuf") is None or not _installed():
+        what = f"{name}: the package opentelemetry-proto is not installed"
+        raise UserError(what, f"pip install 'dynamod-llm[otel]', or {instead}")
+
+
+def collector(settings: TracingSettings, signal: str = "traces") -> Collector:
+    """Where spans go, or `logs`. Raises UserError for a URL that is none."""
+    protocol, own = settings.otel_exporter_otlp_protocol, f"otel_exporter_otlp_{signal}_endpoint"
+    url: str = getattr(settings, own)
+    name = own if url else "otel_exporter_otlp_endpoint"
     if not url:
         port = 4317 if protocol == "grpc" else 4318
         url = settings.otel_exporter_otlp_endpoint or f"http://localhost:{port}"
-        url = url if protocol == "grpc" else f"{url.rstrip('/')}/v1/traces"
+        url = url if protocol == "grpc" else f"{url.rstrip('/')}/v1/{signal}"
     if protocol == "grpc" and "://" not in url:
         url = f"http://{url}"
     if not url.startswith(("http://", "https://")) or not url.partition("://")[2].strip("/"):
