@@ -1,11 +1,11 @@
 """Rows as log records of OTLP, in NVIDIA Dynamo's form: the row is the attribute `payload`."""
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.logs.v1.logs_pb2 import SEVERITY_NUMBER_INFO
 
@@ -65,17 +65,17 @@ class OtelLogs:
                 yield row, True, ""
                 continue
             why = f"otel_payload_too_large:max_bytes={self._longest}:actual_bytes={len(row)}"
-            value = msgspec.json.decode(row)
+            value = json.loads(row)
             if (payload := value.get("payload")) is None:
                 continue
             for name in ("request", "response", "http_request_headers"):
                 payload.pop(name, None)
             payload |= {"payload_complete": False, "payload_drop_reason": why}
-            yield msgspec.json.encode(value), False, why
+            yield json.dumps(value).encode(), False, why
 
     @staticmethod
     def _add(record: Any, row: bytes, complete: bool, why: str) -> None:
-        value = msgspec.json.decode(row)
+        value = json.loads(row)  # msgspec refuses halves of surrogate pairs, which clients may send
         about = value.get("request") or value.get("payload") or {}
         record.time_unix_nano = int(value["event_time_unix_ms"]) * 1_000_000
         record.observed_time_unix_nano = time.time_ns()

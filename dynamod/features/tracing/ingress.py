@@ -142,7 +142,7 @@ def line(record: RequestRecord, timeline: Timeline, trace: TraceContext) -> byte
     try:
         return _encode(value) + b"\n"
     except UnicodeEncodeError:  # half of a surrogate pair, which clients may send
-        return json.dumps(msgspec.to_builtins(value)).encode("ascii") + b"\n"
+        return json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def _mark(mark: Mark) -> Sequence[Any]:

@@ -17,6 +17,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from dynamod.features.request_trace.otel import OtelLogs
 from dynamod.features.request_trace.perfetto import timeline
+from dynamod.features.request_trace.rows import read_rows
 from dynamod.features.request_trace.settings import TraceSettings
 from dynamod.features.request_trace.tools import ToolEvents, tool_row
 from dynamod.features.tracing.handed import Collector as Destination
@@ -200,3 +201,14 @@ def test_tools_are_on_the_timeline() -> None:
 
 def test_names_of_sinks() -> None:
     assert list(TraceSettings(request_trace_sinks="nats,otel,file").sinks) == ["nats", "otel", "file"]
+
+
+def test_half_of_a_surrogate_pair_ends_no_sink_and_no_reader(tmp_path: Path) -> None:
+    line = json.dumps(json.loads(row(1, request={"text": "\ud83d"}))).encode() + b"\n"
+    with Collector() as receiver:
+        sink = OtelLogs(destination(receiver.url), 1000)
+        assert sink.append([line, row(2)]) == 2
+        sink.close()
+        assert len(receiver.records()) == 2
+    (tmp_path / "t").write_bytes(line + row(2))
+    assert len(list(read_rows([tmp_path / "t"]))) == 2

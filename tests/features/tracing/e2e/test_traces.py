@@ -263,3 +263,24 @@ def test_settings_that_cannot_be_used_are_refused(machine: Any) -> None:
         assert result.code != 0
         assert said in result.err, result.err
         assert "Traceback" not in result.err
+
+
+@together
+def test_embeddings_are_traced(machine: Any) -> None:
+    with Collector() as collector:
+        flags = ("serve", "graphs.agg:Frontend", "-f", "configs/agg.yaml", "--Worker.engine=mocker")
+        command = machine.start("dynamo", *flags, "--Common.model=sample", "--Frontend.port=0", **collector.environment)
+        url = command.ready()
+        body = json.dumps({"model": "sample", "input": ["a private text", "another one"]}).encode()
+        sent = {"Content-Type": "application/json", "x-request-id": "vectors", **CLIENT}
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/embeddings", body, sent), timeout=60) as answer:
+            assert len(json.load(answer)["data"]) == 2
+        tree = collector.tree("vectors")
+        assert tree.root.span.trace_id.hex() == TRACE
+        found = tree.root.attributes
+        assert (found["gen_ai.operation.name"], found["http.route"]) == ("embeddings", "/v1/embeddings")
+        assert found["gen_ai.usage.input_tokens"] > 0
+        check_phases(tree)
+        assert "Worker" in tree.one("prefill").resource["service.instance.id"]
+        assert tree.parent(tree.one("transport")) == tree.root
+        assert "private" not in str(collector.messages)
