@@ -44,6 +44,7 @@ _WORDS = {
     "increase",
     "histogram_quantile",
     "group_left",
+    "or",
     "offset",
 }
 
@@ -53,6 +54,8 @@ SILENT = {
     "dynamo_frontend_model_migration_total": "no worker ends here",
     'status="error"': "no request fails here",
     "dynamo_frontend_audit_lines_total": "the audit log is off here",
+    "dynamo_frontend_request_trace_rows_total": "the request trace is off here",
+    "dynamo_frontend_traces_total": "tracing is off here",
 }
 """Parts of expressions without a series in this test, and why."""
 
