@@ -33,10 +33,11 @@ async def ask(url: str, tokens: int, **headers: str) -> None:
 
 
 class Calls:
-    """Counts calls of functions of the feature, in this thread."""
+    """Counts calls of functions of the feature, in this thread; `total`: of all functions, those in C too."""
 
     def __init__(self) -> None:
         self.found: Counter[str] = Counter()
+        self.total = 0
 
     def __enter__(self) -> Self:
         self._before = sys.getprofile()
@@ -47,6 +48,7 @@ class Calls:
         sys.setprofile(self._before)
 
     def _call(self, frame: Any, event: str, _what: Any) -> None:
+        self.total += event in ("call", "c_call")
         if event == "call" and frame.f_code.co_filename.startswith(FOLDER):
             self.found[frame.f_code.co_qualname] += 1
 
@@ -74,6 +76,24 @@ async def test_nothing_is_done_per_token(house: Any, serve: Any, until: Any) -> 
             await ask(url, 4, traceparent=f"00-{'1' * 32}-{'2' * 16}-00")
             await until(lambda: calls.found["TracingReader.take"])
         assert calls.found["line"] == 0, "what is not sampled is not handed on"
+
+
+async def test_a_request_costs_few_calls_more(house: Any, serve: Any, until: Any) -> None:
+    """Instead of microseconds, which a busy machine does not show: 200 calls are some 30 us."""
+    await house.start()
+    await house.worker(quick)
+    await until(lambda: house.backend.askable())
+    counts = []
+    with Collector() as collector:
+        to = {"otel_exporter_otlp_protocol": "http/protobuf", "otel_exporter_otlp_endpoint": collector.url}
+        for url in (await serve(), await serve(otel_export_enabled=True, **to)):
+            for _ in range(3):
+                await ask(url, 8)
+            with Calls() as calls:
+                for _ in range(20):
+                    await ask(url, 8)
+            counts.append(calls.total / 20)
+    assert 50 < counts[1] - counts[0] < 350, counts
 
 
 async def test_off_is_not_imported(house: Any, serve: Any, until: Any) -> None:
