@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import dashboards_of_others as others
 from tests.e2e.conftest import machine, played
 from tools.dashboards.boards import BOARDS
 from tools.dashboards.grafana import FOLDER, texts
@@ -43,49 +44,9 @@ _WORDS = {
     "increase",
     "histogram_quantile",
     "group_left",
+    "or",
     "offset",
 }
-
-OTHERS = {
-    "NVIDIA Dynamo's disagg-dashboard": (
-        "dynamo_frontend_requests_total",
-        "dynamo_frontend_time_to_first_token_seconds_sum",
-        "dynamo_frontend_time_to_first_token_seconds_count",
-        "dynamo_frontend_request_duration_seconds_sum",
-        "dynamo_frontend_request_duration_seconds_count",
-        "dynamo_frontend_inter_token_latency_seconds_sum",
-        "dynamo_frontend_inter_token_latency_seconds_count",
-        "dynamo_frontend_input_sequence_tokens_sum",
-        "dynamo_frontend_output_sequence_tokens_sum",
-        "dynamo_frontend_queued_requests",
-        'dynamo_component_request_duration_seconds_sum{dynamo_component="prefill", dynamo_endpoint="generate"}',
-        'dynamo_component_request_duration_seconds_count{dynamo_component="backend", dynamo_endpoint="generate"}',
-        'dynamo_component_requests_total{dynamo_component="backend"}',
-        "dynamo_component_kvstats_gpu_cache_usage_percent",
-        "dynamo_component_kvstats_active_blocks",
-        "dynamo_component_kvstats_total_blocks",
-        "dynamo_component_gpu_cache_usage_percent",
-        "dynamo_component_total_blocks",
-    ),
-    "vLLM's overview": (
-        'vllm:request_success_total{model_name="sample"}',
-        "vllm:prompt_tokens_total",
-        "vllm:generation_tokens_total",
-        "vllm:time_to_first_token_seconds_bucket",
-        "vllm:inter_token_latency_seconds_bucket",
-        "vllm:e2e_request_latency_seconds_bucket",
-        'vllm:num_requests_running{engine="0"}',
-        "vllm:num_requests_waiting",
-        "vllm:kv_cache_usage_perc",
-        "vllm:prefix_cache_queries_total",
-        "vllm:prefix_cache_hits_total",
-        "vllm:num_preemptions_total",
-        "vllm:request_prompt_tokens_bucket",
-        "vllm:request_generation_tokens_bucket",
-    ),
-}
-"""Series that dashboards of others ask for. The rest of what they ask for is of other programs (DCGM, cAdvisor, the
-node exporter, kube-state-metrics, the HTTP middleware of vLLM) or of NATS services, which dynamod does not use."""
 
 SILENT = {
     "dynamo_frontend_model_rejection_total": "no request is refused here",
@@ -93,6 +54,8 @@ SILENT = {
     "dynamo_frontend_model_migration_total": "no worker ends here",
     'status="error"': "no request fails here",
     "dynamo_frontend_audit_lines_total": "the audit log is off here",
+    "dynamo_frontend_request_trace_rows_total": "the request trace is off here",
+    "dynamo_frontend_traces_total": "tracing is off here",
 }
 """Parts of expressions without a series in this test, and why."""
 
@@ -117,7 +80,7 @@ def rules() -> list[dict[str, Any]]:
 
 def names(expression: str) -> set[str]:
     """The metrics of an expression."""
-    bare = re.sub(r'"[^"]*"', '""', expression)
+    bare = re.sub(r"\{[^}]*\}", "{}", re.sub(r'"[^"]*"', '""', expression))
     bare = re.sub(r"\b(?:by|on|ignoring|group_left) \([^)]*\)", "", bare)
     return {name for name in _NAME.findall(bare) if name not in _WORDS and "_" in name}
 
@@ -140,6 +103,19 @@ def test_each_metric_is_in_the_manual() -> None:
     assert len(asked) > 60
     of_histograms = {f"{name}_{part}" for name in known for part in ("bucket", "sum", "count")}
     assert {name: where for name, where in asked.items() if name not in known | of_histograms} == {}
+
+
+def test_dashboards_of_others_ask_for_names_that_are_here_or_have_a_reason() -> None:
+    known = {one.name for _, _, rows in metrics.SECTIONS for one in metrics.shown(rows)}
+    known |= {name for name, _ in metrics.aliases()}
+    known |= {f"{name}_{part}" for name in known for part in ("bucket", "sum", "count")}
+    asked = {name for one in others.expressions() for name in names(one)}
+    assert len(asked) > 40
+    assert {name for name in asked - known if not others.excepted(name)} == set()
+    assert {name for name in asked & known if others.excepted(name)} == set(), "these are here: no reason is needed"
+    unused = {one for one in others.EXCEPTIONS if not any(name.startswith(one) for name in asked)}
+    assert unused == set(), "no dashboard asks for these"
+    assert all(others.EXCEPTIONS.values())
 
 
 def test_each_rule_says_what_to_do() -> None:
@@ -192,7 +168,8 @@ def query(url: str, expression: str) -> list[dict[str, Any]]:
 
 def concrete(expression: str) -> str:
     """An expression of a dashboard, as Grafana sends it with all models and processes chosen."""
-    return expression.replace("$__rate_interval", f"{SCRAPES}s").replace("$model", ".*").replace("$process", ".*")
+    found = expression.replace("$__rate_interval", f"{SCRAPES}s").replace("$model", ".*").replace("$process", ".*")
+    return re.sub(r"\[\d+[sm]\]", f"[{SCRAPES}s]", found).replace("$namespace", "dynamo")
 
 
 @pytest.mark.slow
@@ -215,8 +192,8 @@ def test_each_expression_has_a_series(machine: Any, prometheus: tuple[str, int])
     assert {expression: expressions()[expression] for expression in silent - excused} == {}
     unused = [part for part in SILENT if not any(part in one for one in [*silent, *(rule["expr"] for rule in rules())])]
     assert unused == [], "these have series: no reason is needed"
-    for whose, wanted in OTHERS.items():
-        assert [one for one in wanted if not query(url, one)] == [], whose
+    wanted = [one for one in others.expressions() if not any(map(others.excepted, names(one)))]
+    assert [one for one in wanted if not query(url, concrete(one))] == [], "dashboards of others"
     with urllib.request.urlopen(f"{url}/api/v1/rules", timeout=10) as answer:
         loaded = [rule for group in json.load(answer)["data"]["groups"] for rule in group["rules"]]
     assert {rule["name"]: rule["health"] for rule in loaded} == {rule["alert"]: "ok" for rule in rules()}

@@ -10,7 +10,7 @@ import pytest
 import dynamod
 from dynamod.http.settings import METRICS_PREFIX, VARIABLES, FrontendSettings
 from dynamod.observe.metrics import Buckets, marks
-from tools.manual import metrics, variables
+from tools.manual import metrics, variables, variables_read
 
 TABLE = {one.name: one for group in variables.GROUPS for one in group.variables}
 NOT_METRICS = {"HttpStatistics", "ProcessStatistics", "RouterStatistics", "IndexStatistics"}
@@ -18,13 +18,13 @@ NOT_METRICS = {"HttpStatistics", "ProcessStatistics", "RouterStatistics", "Index
 
 
 def test_each_variable_that_the_code_reads_is_in_the_table() -> None:
-    found = variables.read()
+    found = variables_read.read()
     assert len(found) > 80
     assert {name: files for name, files in found.items() if name not in TABLE} == {}
 
 
 def test_each_variable_of_the_table_is_read() -> None:
-    found = variables.read()
+    found = variables_read.read()
     assert [name for name, one in TABLE.items() if not one.library and name not in found] == []
     assert [name for name, one in TABLE.items() if one.library and name in found] == []
     assert len(TABLE) == sum(len(group.variables) for group in variables.GROUPS), "no variable has two rows"
@@ -55,8 +55,8 @@ def test_the_defaults_of_the_table_are_those_of_the_settings() -> None:
     ],
 )
 def test_what_a_read_is(source: str, names: set[str]) -> None:
-    tree = variables.ast.parse(source)
-    assert {*variables.names(tree, {"PLACE": {"SOME_PLACE"}})} == names
+    tree = variables_read.ast.parse(source)
+    assert {*variables_read.names(tree, {"PLACE": {"SOME_PLACE"}})} == names
 
 
 def structs(rows: metrics.Rows | metrics.Defined) -> Iterator[type[msgspec.Struct]]:

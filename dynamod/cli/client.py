@@ -3,7 +3,7 @@
 import contextlib
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
@@ -49,16 +49,30 @@ class Control:
 
     def ask(self, command: Command[A, R], arguments: A) -> "ControlAnswer[R]":
         """Have the daemon run a command. Raises UserError with the daemon's own words, or when no daemon runs."""
-        given = {name: one for name, one in msgspec.to_builtins(arguments).items() if one not in (None, "")}
-        path = f"/v1/{command.path or command.name}"
-        if command.path:
-            path = path.format(subject=quote(str(given.pop(command.subject, "")), safe=""))
+        path, given = _address(command, arguments)
         if command.changes:
             text = self._text("POST", path, json.dumps(given), command.patience(arguments))
         else:
-            query = urlencode({name: one if isinstance(one, str) else json.dumps(one) for name, one in given.items()})
-            text = self._text("GET", f"{path}?{query}" if query else path, None, command.patience(arguments))
+            text = self._text("GET", _url(path, given), None, command.patience(arguments))
         return ControlAnswer(text.decode() if command.answer is str else json.loads(text or b"null"), command)
+
+    def answers(self, command: Command[A, R], arguments: A, every: float) -> "Iterator[ControlAnswer[R]]":
+        """The answers to a question, the first one at once and then one every so many seconds, over one connection.
+
+        Raises UserError when no daemon runs, when the daemon ends, or when nothing comes for too long.
+        """
+        path, given = _address(command, arguments)
+        url = _url(path, {**given, "follow": f"{every:g}"})
+        with self._open("GET", url, None, every + command.patience(arguments)) as response:
+            failed = False
+            while line := _line(response):
+                failed = failed or line.startswith(b"event: error")
+                if line.startswith(b"data: "):
+                    value = json.loads(line[len(b"data: ") :])
+                    if failed:
+                        raise UserError(str(value), exit_code=1)
+                    yield ControlAnswer(value, command)
+        raise UserError("the daemon has ended", "start one with dynamo serve or dynamod", exit_code=3)
 
     def follow(self, component: str, lines: int) -> Iterator[str]:
         """Log lines as they come, until the daemon ends."""
@@ -104,6 +118,30 @@ class Control:
                 tried.append(str(candidate))
         hint = "start one with dynamo serve or dynamod, or name its socket with --socket"
         raise UserError(f"no daemon is running (tried {', '.join(tried)})", hint, exit_code=3)
+
+
+def _address(command: Command[A, R], arguments: A) -> tuple[str, dict[str, Any]]:
+    """The path of a command, and the arguments that are not in the path."""
+    given = {name: one for name, one in msgspec.to_builtins(arguments).items() if one not in (None, "")}
+    path = f"/v1/{command.path or command.name}"
+    if command.path:
+        path = path.format(subject=quote(str(given.pop(command.subject, "")), safe=""))
+    return path, given
+
+
+def _url(path: str, given: Mapping[str, Any]) -> str:
+    query = urlencode({name: one if isinstance(one, str) else json.dumps(one) for name, one in given.items()})
+    return f"{path}?{query}" if query else path
+
+
+def _line(response: HTTPResponse) -> bytes:
+    """The next line of a stream, empty at its end. Raises UserError."""
+    try:
+        return response.readline()
+    except TimeoutError:
+        raise UserError("the daemon did not answer in time", "see dynamo inspect") from None
+    except (OSError, HTTPException) as error:
+        raise UserError(f"the daemon broke off: {error or type(error).__name__}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dynamod.daemon.served import GraphState, ServedModels
 from dynamod.discovery.keys import INSTANCES
 from dynamod.extension.command import CommandHandler, NoArguments
 from dynamod.message.rows import Row
-from dynamod.observe.metrics import exposition, load, merged
+from dynamod.observe.metrics import exposition, load, merged, parsed
 
 from . import problems, table
 from .answers import ClusterStatus, GraphStatus, LogLines, Status
@@ -125,14 +125,12 @@ async def metrics(context: CommandContext, _arguments: NoArguments) -> str:
     return exposition(await node_families(context))
 
 
-async def node_families(context: CommandContext) -> "list[Metric]":
-    """The same as metric families of prometheus_client."""
+async def node_families(context: CommandContext, question: str = "metrics") -> "list[Metric]":
+    """The same as metric families of prometheus_client. `question`: `openmetrics` gives exemplars, too."""
     await load()
-    from prometheus_client.parser import text_string_to_metric_families
-
     from dynamod.runtime.statistics import PREFIX, Answers, families_of, system_rows
 
-    node, found = context.node, await context.ask_each(context.names.processes(), "metrics")
+    node, found = context.node, await context.ask_each(context.names.processes(), question)
     rows = [*system_rows(node.system), (f"{PREFIX}registry", {}, node.registry.statistics())]
     rows.append((f"{PREFIX}logs", {}, node.logs.store.statistics()))
     for process, answer in found.items():
@@ -140,7 +138,7 @@ async def node_families(context: CommandContext) -> "list[Metric]":
         rows.append((f"{PREFIX}process", labels, process.facts()))
         rows.append((f"{PREFIX}process", labels, Answers(isinstance(answer, str))))
     texts = [answer for answer in found.values() if isinstance(answer, str)]
-    told = chain.from_iterable(map(text_string_to_metric_families, texts))
+    told = chain.from_iterable(map(parsed, texts))
     return merged(chain(families_of(OWN, rows), told))
 
 

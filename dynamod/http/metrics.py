@@ -3,6 +3,8 @@
 prometheus_client is imported at the first scrape.
 """
 
+import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +16,12 @@ from dynamod.observe.bounded import bounded
 from dynamod.observe.metrics import DURATION, SECONDS, Buckets, Definition, Histogram
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+    from prometheus_client.core import Exemplar, Metric
 
     from .records import Records
+
+Example = tuple[float, str, float]
+"""Seconds, id of the trace, and Unix time of a request."""
 
 Collect = Callable[[], Awaitable[Iterable["Metric"]]]
 """Called at each scrape; returns metric families (prometheus_client.core) of the code that added it."""
@@ -47,6 +52,25 @@ class ModelMetrics:
     cached: Histogram = field(default_factory=lambda: Histogram(INPUT))
     first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     gap: Histogram = field(default_factory=lambda: Histogram(GAP))
+    examples: dict[tuple[str, int], Example] = field(default_factory=dict[tuple[str, int], Example])  # see `example`
+
+    def example(self, name: str, seconds: float, trace: str) -> None:
+        """A request with a trace has taken so long: the last one of each bucket is shown. `name`: of a histogram."""
+        histogram: Histogram = getattr(self, name)
+        self.examples[name, bisect_left(histogram.bounds, seconds)] = (seconds, trace, time.time())
+
+    def buckets(self, name: str, found: Buckets) -> "list[tuple[str, float, Exemplar | None]]":
+        """The buckets of a histogram as HistogramMetricFamily takes them, with their examples."""
+        if not self.examples:
+            return [(bound, count, None) for bound, count in found.cumulative()]
+        from prometheus_client.core import Exemplar
+
+        shown = {
+            place: Exemplar({"trace_id": trace}, seconds, round(at, 3))
+            for (of, place), (seconds, trace, at) in self.examples.items()
+            if of == name
+        }
+        return [(bound, count, shown.get(place)) for place, (bound, count) in enumerate(found.cumulative())]
 
 
 class Metrics:
@@ -173,7 +197,7 @@ def families(metrics: Metrics) -> "Iterator[Metric]":
             found = getattr(counts, attribute)
             if isinstance(found, Histogram):
                 buckets = found.snapshot()
-                family.add_metric([model], buckets.cumulative(), buckets.sum)
+                family.add_metric([model], counts.buckets(attribute, buckets), buckets.sum)
             else:
                 for key, value in found.items() if isinstance(found, Counter) else [((), found)]:
                     family.add_metric([model, *key], value)

@@ -14,7 +14,7 @@ from aiohttp import web
 from dynamod.message.errors import Internal, Overloaded, RequestError
 from dynamod.message.shares import Shares
 from dynamod.observe.frequent import write_waiting
-from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
+from dynamod.observe.metrics import load, rendered
 
 from .accepting import Listener
 from .answer import WholeAnswer, json_response
@@ -256,9 +256,10 @@ def _health_routes(state: State, collect: Collect) -> list[Route]:
             return json_response(body, 503)
         return json_response({"endpoints": endpoints, "instances": instances, "status": "healthy"})
 
-    async def metrics(_context: RequestContext) -> web.Response:
+    async def metrics(context: RequestContext) -> web.Response:
         await load()
-        return web.Response(body=exposition(await collect()).encode(), headers={"Content-Type": CONTENT_TYPE})
+        body, kind = rendered(await collect(), context.request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": kind})
 
     status = [Route("GET", path, health) for path in ("/health", "/ping")]
     return [*status, Route("GET", "/live", live), Route("GET", "/metrics", metrics)]

@@ -1,6 +1,7 @@
 """The requests in flight of an ingress process: how they begin, and the tasks that own them until their end."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from time import perf_counter
@@ -70,6 +71,10 @@ class RequestsInFlight:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def unanswered(self) -> Counter[str]:
+        """By model, the choices that an instance has and of which no token has come."""
+        return Counter(one.choice.card.base for one in self._open if one.attempting and not one.answer.begun)
 
     async def start(self, job: Job, sink: ResponseSink, lowered: Lowered) -> Run:
         """Begin to serve a request; the sink is called from now on. Raises BadRequest, Overloaded, PoisonRequest."""
@@ -194,7 +199,7 @@ class RequestsInFlight:
             card, prompt, exclude, priority=priority, again=again, alone=alone, received=received, timeout=timeout
         )
         place = self._wanting(card, place) if self._parts.starts(card) else place
-        return _placed(place, self._counts[card.name].route, told, mark)
+        return _placed(place, self._counts[card.base].route, told, mark)
 
     async def _wanting(self, card: ModelCard, place: Awaitable[Placement]) -> Placement:
         with self._parts.wanted(card.base):

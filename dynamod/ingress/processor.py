@@ -7,7 +7,7 @@ actor of its own below it. Requests come by the `ProcessorBackend` that it publi
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ from dynamod.discovery.view import View, disagree
 from dynamod.extension.installed import enabled
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound
+from dynamod.message.waits import Waits
 from dynamod.migration.base import Limits
 from dynamod.migration.stages import StageContext
 from dynamod.observe.metrics import Row
@@ -39,7 +40,8 @@ from .lowering import Lowered, Served
 from .model_loader import ModelLoader
 from .parsing import ModelParsers
 from .parts import ProcessorContext, ProcessorParts, make_parts
-from .router_metrics import loop_row
+from .router_metrics import loop_row, stage_rows
+from .waits import waits
 
 if TYPE_CHECKING:
     from dynamod.structured.checks import GrammarChecks
@@ -53,7 +55,7 @@ CLOCK = 0.5
 class ProcessorStatistics(msgspec.Struct, frozen=True):
     """Requests taken, choices in flight, choices completed, models ready.
 
-    `unloaded`: why models are not, by name. `loading`: models that are being loaded.
+    `unloaded`: why models are not, by name. `loading`: models that are being loaded. `waits`: requests without a token.
     """
 
     requests: Annotated[Total, Meta(description="Requests that were taken.")]
@@ -62,6 +64,7 @@ class ProcessorStatistics(msgspec.Struct, frozen=True):
     models: Annotated[int, Meta(description="Models that can be asked.")]
     unloaded: dict[str, str]
     loading: tuple[str, ...] = ()
+    waits: tuple[Waits, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +250,7 @@ class Processor(Actor):
         """What metrics show of the routers."""
         asked = replace(message, migration_limit=self._migration_limit)
         rows: list[Row] = await self._dispatcher.ask(asked, timeout=5.0)
-        return [*rows, loop_row(self._delay, message.prefix)]
+        return [*rows, *stage_rows(self._waits(), message.prefix), loop_row(self._delay, message.prefix)]
 
     @handle
     async def get_backend(self, message: GetBackend) -> ProcessorBackend:
@@ -271,7 +274,16 @@ class Processor(Actor):
         """A snapshot."""
         requests = self._requests
         counts = (requests.started, len(requests), requests.completed) if requests is not None else (0, 0, 0)
-        return ProcessorStatistics(*counts, len(self.cards), dict(self._loader.failed), tuple(self._loading))
+        failed, loading = dict(self._loader.failed), tuple(self._loading)
+        return ProcessorStatistics(*counts, len(self.cards), failed, loading, tuple(self._waits()))
+
+    def _waits(self) -> Iterator[Waits]:
+        unanswered = self._requests.unanswered() if self._requests is not None else {}
+        return waits(self.dispatch, unanswered, self._starts)
+
+    def _starts(self, model: str) -> bool:
+        card = self.cards.get(model)
+        return card is not None and self.parts.starts(card)
 
     def inspection(self) -> dict[str, Any]:
         """The statistics and the models."""

@@ -1,12 +1,13 @@
 """Metrics of routing: rows for /metrics, made for each scrape."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from dynamod.discovery.view import View
+from dynamod.message.waits import Waits
 from dynamod.observe.metrics import Buckets, Histogram, Row
 
 from .counts import STALL, LoopDelay
@@ -57,12 +58,21 @@ class LoopStatistics(msgspec.Struct, frozen=True):
     event_loop_stall_total: Annotated[int, Meta(description=f"Delays of the timer above {STALL} seconds.")]
 
 
-class StageCounts(msgspec.Struct, frozen=True):
-    """A stage of a request before an engine has the request."""
+class StageRequests(msgspec.Struct, frozen=True):
+    """Requests without a token."""
 
     stage_requests: Annotated[
-        int, Meta(description="Requests in a stage: preprocess (checks, template, tokenizer) or route.")
+        int,
+        Meta(
+            description="Requests in a stage: preprocess (checks, template, tokenizer), route, or dispatch (a worker "
+            "has the request, and no token has come)."
+        ),
     ]
+
+
+class StageTimes(msgspec.Struct, frozen=True):
+    """A stage of a request before an engine has the request."""
+
     stage_duration_seconds: Annotated[Buckets, Meta(description="Time of requests in a stage.")]
 
 
@@ -160,6 +170,13 @@ def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None
             yield from _model(dispatch, view, model, prefix)
 
 
+def stage_rows(stages: Iterable[Waits], prefix: str) -> Iterator[Row]:
+    """How many requests are in each stage."""
+    for one in stages:
+        labels = {"model": one.model.lower(), "stage": one.stage, "phase": one.phase}
+        yield prefix, labels, StageRequests(one.requests)
+
+
 def loop_row(delay: LoopDelay, prefix: str) -> Row:
     """The event loop of an ingress process, on which all its token streams are."""
     return prefix, {}, LoopStatistics(_buckets(delay.late), delay.stalls)
@@ -168,7 +185,7 @@ def loop_row(delay: LoopDelay, prefix: str) -> Row:
 def _preparation(counts: ModelCounts, prefix: str, labels: dict[str, str]) -> Iterator[Row]:
     """What a request costs before an engine has it."""
     for name, stage in (("preprocess", counts.preprocess), ("route", counts.route)):
-        yield prefix, {**labels, "stage": name}, StageCounts(stage.inside, _buckets(stage.taken))
+        yield prefix, {**labels, "stage": name}, StageTimes(_buckets(stage.taken))
     found, times = counts.preparation, _buckets(counts.preparation.tokenize)
     yield prefix, labels, PromptTimes(_buckets(found.template), times)
     scaled = Buckets(tuple(round(bound * 1000, 6) for bound in times.bounds), times.counts, times.sum * 1000)

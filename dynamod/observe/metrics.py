@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What `exposition` returns."""
 
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+"""What `exposition` returns with `openmetrics`."""
+
 Row = tuple[str, dict[str, str], msgspec.Struct]
 """Prefix of the names, labels, numbers."""
 
@@ -125,11 +128,36 @@ def labelled(found: "Iterable[Metric]", key: str, value: str) -> "Iterator[Metri
         yield family
 
 
-def exposition(found: "Iterable[Metric]") -> str:
-    """Families in Prometheus' text form (0.0.4)."""
-    from prometheus_client import generate_latest
+def exposition(found: "Iterable[Metric]", *, openmetrics: bool = False) -> str:
+    """Families in Prometheus' text form (0.0.4), or in that of OpenMetrics, which alone has exemplars."""
+    registry = cast("Any", SimpleNamespace(collect=lambda: found))
+    if not openmetrics:
+        from prometheus_client import generate_latest
 
-    return generate_latest(cast("Any", SimpleNamespace(collect=lambda: found))).decode()
+        return generate_latest(registry).decode()
+    forms: Any = importlib.import_module("prometheus_client.openmetrics.exposition")
+    options = {"escaping": forms.ALLOWUTF8} if hasattr(forms, "ALLOWUTF8") else {}  # else `vllm:` becomes `vllm_`
+    text: bytes = forms.generate_latest(registry, **options)
+    return text.decode()
+
+
+def rendered(found: "Iterable[Metric]", accept: str) -> tuple[bytes, str]:
+    """Families in the form that a scraper asks for by its header Accept, and the type of the form."""
+    asked = openmetrics(accept)
+    return exposition(found, openmetrics=asked).encode(), OPENMETRICS if asked else CONTENT_TYPE
+
+
+def openmetrics(accept: str) -> bool:
+    """Whether a scraper with this header Accept takes the form of OpenMetrics."""
+    return "application/openmetrics-text" in accept
+
+
+def parsed(text: str) -> "Iterable[Metric]":
+    """The families of a text of `exposition`, in either form."""
+    form = ".openmetrics" if text.endswith("# EOF\n") else ""
+    forms: Any = importlib.import_module(f"prometheus_client{form}.parser")
+    found: Iterable[Metric] = forms.text_string_to_metric_families(text)
+    return found
 
 
 def _families(prefix: str, labels: dict[str, str], struct: msgspec.Struct) -> "Iterator[Metric]":

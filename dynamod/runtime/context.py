@@ -122,7 +122,7 @@ class ProcessContext:
         match command:
             case "inspect":
                 return inspect_system(self.system, str(arguments.get("actor", "")))
-            case "metrics" | "statistics" | "bounded":
+            case "metrics" | "openmetrics" | "statistics" | "bounded":
                 from .statistics import report
 
                 return await report(self, command)

@@ -21,6 +21,7 @@ from dynamod.http.metrics import families as http_families
 from dynamod.http.metrics import statistics as http_statistics
 from dynamod.message import newer
 from dynamod.message.bounded import Bounded
+from dynamod.message.waits import Waits
 from dynamod.observe.bounded import holdings
 from dynamod.observe.metrics import Row, exposition, families, labelled, load, snake
 
@@ -71,7 +72,8 @@ class ProcessStatistics(msgspec.Struct, frozen=True):
     """What `dynamo top` and `status` show of a process.
 
     `mailboxes`: messages that wait, by actor. `engines`: by worker's actor. `unloaded`: why models are not served, by
-    name. `loading`: models that are being loaded. `pools`: by worker's actor, without aggregated workers.
+    name. `loading`: models that are being loaded. `pools`: by worker's actor, without aggregated workers. `waits`:
+    requests of a frontend without a token.
     """
 
     mailboxes: dict[str, int]
@@ -80,12 +82,14 @@ class ProcessStatistics(msgspec.Struct, frozen=True):
     unloaded: dict[str, str] = {}
     loading: tuple[str, ...] = ()
     pools: dict[str, PoolFacts] = {}
+    waits: tuple[Waits, ...] = ()
 
 
 async def report(process_context: "ProcessContext", question: str) -> str | ProcessStatistics | list[Bounded]:
     """The reply to the daemon's question.
 
-    `metrics`: all families as text. `statistics`: plain numbers. `bounded`: what bounded structures hold.
+    `metrics`, `openmetrics`: all families as text. `statistics`: plain numbers. `bounded`: what bounded structures
+    hold.
     """
     if question == "statistics":
         return process_statistics(process_context)
@@ -94,7 +98,8 @@ async def report(process_context: "ProcessContext", question: str) -> str | Proc
     await load()
     servers = chain.from_iterable(map(http_families, process_context.http))
     own = labelled(servers, "process", process_context.plan.name)
-    return exposition(chain(await process_families(process_context), own))
+    found = chain(await process_families(process_context), own)
+    return exposition(found, openmetrics=question == "openmetrics")
 
 
 def process_statistics(process_context: "ProcessContext") -> ProcessStatistics:
@@ -108,6 +113,7 @@ def process_statistics(process_context: "ProcessContext") -> ProcessStatistics:
         unloaded={name: why for one in found for name, why in getattr(one.own, "unloaded", {}).items()},
         loading=tuple(name for one in found for name in getattr(one.own, "loading", ())),
         pools={one.kernel.path.lstrip("/"): _pool(one.own) for one in found if getattr(one.own, "pool", "")},
+        waits=tuple(wait for one in found for wait in getattr(one.own, "waits", ())),
     )
 
 

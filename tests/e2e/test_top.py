@@ -25,7 +25,7 @@ END = "\x1b[?1049l"
 """The terminal shows again what it showed before."""
 ROW = {
     *("process", "graph", "components", "session", "state", "answers", "pid", "instance", "restarts", "uptime", "cpu"),
-    *("rss", "mailbox", "last_error", "ingress", "worker"),
+    *("rss", "mailbox", "last_error", "ingress", "worker", "waits"),
 }
 INGRESS = {
     *("in_flight", "queued", "requests_per_second", "ttft_p50", "ttft_p99", "itl_p50", "itl_p99"),
@@ -213,6 +213,68 @@ def test_without_a_terminal_it_prints_one_table(shared: Any, served: Any) -> Non
     assert "TTFT" in done.out
     assert done.out.count("agg_router/Worker.") == 4
     assert "\x1b" not in done.out
+
+
+def counted(machine: Any, url: str) -> dict[str, float]:
+    """What the dashboards make rates and gauges of, summed over all labels."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(machine.ask(url, "/metrics")[1]):
+        for sample in family.samples:
+            if "quantile" not in sample.labels and not sample.name.endswith("_bucket"):
+                found[sample.name] = found.get(sample.name, 0) + sample.value
+    return found
+
+
+def test_the_numbers_are_those_of_the_dashboards(shared: Any, served: Any) -> None:
+    before = counted(shared, served.url)
+    view = shared.run("dynamo", "top", "--once", "--output", "json", "--interval", "2").json
+    after = counted(shared, served.url)
+    (front,) = [row["ingress"] for row in view["processes"] if row["ingress"] is not None]
+    seconds = view["interval"]
+    grew = {name: value - before.get(name, 0) for name, value in after.items()}
+    assert 0 < front["requests_per_second"] * seconds <= grew["dynamo_frontend_requests_total"]
+    assert front["errors_per_second"] == 0
+    mean = (
+        grew["dynamo_frontend_time_to_first_token_seconds_sum"]
+        / grew["dynamo_frontend_time_to_first_token_seconds_count"]
+    )
+    assert mean / 20 < front["ttft_p50"] < mean * 20
+    tokens = sum(row["worker"]["tokens_per_second"] for row in view["processes"] if row["worker"] is not None)
+    assert 0 < tokens * seconds <= grew["dynamo_frontend_output_tokens_total"] + 3 * 40, "three answers are open"
+
+
+def test_what_waits_and_why(machine: Any) -> None:
+    """One worker that computes one request at a time: two others wait, and all places say so."""
+    machine.env["DYN_SYSTEM_PORT"] = "-1"
+    arguments = machine.folder / "one.yaml"
+    arguments.write_text("max_num_seqs: 1\nspeedup_ratio: 0.05\n")
+    front = machine.start(
+        *("dynamo-run", "in=http", "out=mocker", "sample", "--http-port=0", "--model-name=sample"),
+        f"--extra-engine-args={arguments}",
+    )
+    url = front.ready()
+    begun = [machine.begin(url, f"{number} slow", request=f"r{number}", max_tokens=2000) for number in range(3)]
+
+    def waiting() -> dict[str, Any]:
+        view = machine.run("dynamo", "top", "--once", "--output", "json", "--interval", "0.2").json
+        rows = {"worker" if row["worker"] else "frontend": row for row in view["processes"]}
+        return rows if rows["worker"]["worker"]["waiting"] == 2 else {}
+
+    rows = machine.until(waiting)
+    assert rows["worker"]["waits"] == ["2 requests in the engine: 1 request before"]
+    assert rows["frontend"]["waits"] == []
+    families = {one.name: one for one in text_string_to_metric_families(machine.ask(url, "/metrics")[1])}
+    stages = {
+        (one.labels["stage"], one.labels["phase"]): one.value
+        for one in families["dynamo_frontend_stage_requests"].samples
+    }
+    assert stages[("dispatch", "aggregated")] in (2, 3), "the first one may have no token yet"
+    assert (stages["preprocess", ""], stages["route", "aggregated"]) == (0, 0)
+    assert sum(one.value for one in families["dynamo_frontend_active_requests"].samples) == 3
+    text = machine.run("dynamo", "top", "--interval", "0.2").out
+    assert re.search(r"^\S+: 2 requests in the engine: 1 request before$", text, re.MULTILINE), text
+    for one in begun:
+        one.leave()
 
 
 def test_sessions_the_silent_and_the_end(machine: Any) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from dynamod.actor import Total
-from dynamod.observe.metrics import Buckets, Row, exposition, families, labelled, merged
+from dynamod.observe.metrics import Buckets, Row, exposition, families, labelled, merged, parsed, rendered
 
 
 class Inner(msgspec.Struct, frozen=True):
@@ -181,3 +181,16 @@ def test_a_label_for_all(rows: Found, value: str) -> None:
     after = read(exposition(labelled(text_string_to_metric_families(text), "process", value)))
     assert {(name, labels | {("process", value)}) for name, labels in before} == after.keys()
     assert exposition(labelled(text_string_to_metric_families("p 1\n"), "a", "b")).endswith('p{a="b"} 1.0\n')
+
+
+def test_a_scraper_chooses_the_form() -> None:
+    rows: list[Row] = [("p", {"a": "b"}, Inner(3))]
+    plain, kind = rendered(families(rows), "text/plain;version=0.0.4")
+    assert kind.startswith("text/plain")
+    asked = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.4"
+    text, kind = rendered(families(rows), asked)
+    assert kind.startswith("application/openmetrics-text")
+    assert text.endswith(b"# EOF\n")
+    assert b"# EOF" not in plain
+    assert exposition(parsed(text.decode())) == plain.decode()
+    assert exposition(parsed(plain.decode()), openmetrics=True) == text.decode()

@@ -133,7 +133,12 @@ MODELS = Board(
                     tokenizer=mean(f"{FRONTEND}_tokenize_seconds", MODEL, "model"),
                 ),
             ),
-            Panel("Requests by stage", "short", {"{{stage}}": total(f"{FRONTEND}_stage_requests", MODEL, "stage")}),
+            Panel(
+                "Requests without a token by stage",
+                "short",
+                {"{{stage}} {{phase}}": total(f"{FRONTEND}_stage_requests", MODEL, "stage", "phase")},
+                "`dynamo top` says why they wait.",
+            ),
             Panel(
                 "Refused, and migrated",
                 "reqps",

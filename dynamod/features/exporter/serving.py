@@ -7,7 +7,7 @@ from aiohttp import web
 from dynamod.control.context import CommandContext
 from dynamod.control.reading import node_families
 from dynamod.http.settings import metrics_prefix
-from dynamod.observe.metrics import CONTENT_TYPE, exposition
+from dynamod.observe.metrics import openmetrics, rendered
 
 from .health import not_live, not_ready, progress
 from .names import with_aliases
@@ -49,11 +49,12 @@ class _Routes:
     def __init__(self, node: "Node") -> None:
         self._node, self._context = node, CommandContext(node)
 
-    async def metrics(self, _request: web.Request) -> web.Response:
+    async def metrics(self, request: web.Request) -> web.Response:
         """The metrics of all processes, as `/v1/metrics` of the control socket has them, and their other names."""
-        families = await node_families(self._context)
-        text = exposition(with_aliases(families, metrics_prefix()))
-        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+        accept = request.headers.get("Accept", "")
+        families = await node_families(self._context, "openmetrics" if openmetrics(accept) else "metrics")
+        body, kind = rendered(with_aliases(families, metrics_prefix()), accept)
+        return web.Response(body=body, headers={"Content-Type": kind})
 
     async def live(self, _request: web.Request) -> web.Response:
         """503 when all processes of the node have failed for good or are silent."""

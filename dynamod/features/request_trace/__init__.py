@@ -20,7 +20,9 @@ def _records(frontend: "Frontend", server: "Server", where: Callable[[], tuple[s
         return None
     from .ingress import TraceReader
 
-    reader = TraceReader(own, where()[1])
+    reader = TraceReader(own, where()[1], frontend.settings)
+    if reader.tools is not None:
+        server.background.append(reader.tools.run)
     server.collectors.append(lambda: reader.families(server.metrics.prefix))
     return reader
 
@@ -34,6 +36,7 @@ def _command() -> object:
 FEATURE = Feature(
     "request_trace",
     "a row per request in NVIDIA Dynamo's form, with times and block hashes, off by default; dynamo trace",
+    uses=("tracing",),
     records=_records,
     settings={"frontend": TraceSettings},
     commands={"trace": _command},

@@ -4,18 +4,20 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from dynamod.extension.installed import require
 from dynamod.http.records import RecordReader
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
-from dynamod.observe.line_writer import LineWriter
+from dynamod.observe.line_writer import LineFile, LineWriter
 from dynamod.observe.metrics import Definition
 from dynamod.observe.records import RequestRecord
 
 from .files import Stderr
 from .rows import HEADERS, end_row, payload_row
 from .settings import TraceSettings, words
+from .tools import ToolEvents
 from .unwritten import Ledger, LedgerFile, told
 
 if TYPE_CHECKING:
@@ -36,13 +38,24 @@ ROWS = Definition(
     ("sink", "outcome"),
 )
 
+TOOLS = Definition(
+    "counter",
+    "request_trace_tool_events",
+    "Events of tools that harnesses have sent; refused ones are wrong, or of another topic.",
+    ("outcome",),
+)
+
 
 class TraceReader(RecordReader):
-    """Writes rows for each request to a model. `process`: names it in the log. Raises UserError for wrong settings."""
+    """Writes rows for each request to a model. `process`: names it in the log. Raises UserError for wrong settings.
+
+    `tracing`: settings of the feature `tracing`, for the sink `otel`. `tools`: takes events of tools; None: none are
+    asked for.
+    """
 
     tokens = True
 
-    def __init__(self, settings: TraceSettings, process: str) -> None:
+    def __init__(self, settings: TraceSettings, process: str, tracing: Any = None) -> None:
         records, sinks, packed = settings.records, settings.sinks, settings.packed
         captured = words(settings.request_trace_http_header_capture_list) if "request_payload" in records else []
         self.headers = frozenset((*HEADERS, *captured))
@@ -58,16 +71,25 @@ class TraceReader(RecordReader):
         except OSError as error:
             raise UserError(f"request_trace: {error.filename}: {error.strerror}", "free the memory there") from None
         self.writers: dict[str, LineWriter] = {}
+        roll = settings.request_trace_file_roll_bytes, settings.request_trace_file_roll_lines
         for sink in sinks:
-            roll = settings.request_trace_file_roll_bytes, settings.request_trace_file_roll_lines
+            if sink == "file" and self._ledger is not None:
+                file: LineFile = LedgerFile(self._ledger, path, packed, *roll)
+            else:
+                file = _sink(sink, settings, tracing)
             self.writers[sink] = LineWriter(
-                LedgerFile(self._ledger, path, packed, *roll) if self._ledger and sink == "file" else Stderr(),
+                file,
                 f"request trace ({sink})",
                 waiting=WAITING,
                 pause=settings.request_trace_file_flush_interval_ms / 1000,
                 gathered=settings.request_trace_file_buffer_bytes,
                 most=settings.request_trace_capacity,
             )
+
+        self.tools: ToolEvents | None = None
+        if "tool" in records and settings.request_trace_tool_events_zmq_endpoint:
+            place, topic = settings.request_trace_tool_events_zmq_endpoint, settings.request_trace_tool_events_zmq_topic
+            self.tools = ToolEvents(place, topic, lambda row: self._put([row]))
 
     def take(self, record: RequestRecord) -> None:
         """Write the rows of a record."""
@@ -118,4 +140,26 @@ class TraceReader(RecordReader):
                 family.add_metric([sink, outcome], count)
         if "file" in self.writers:
             family.add_metric(["file", "lost"], self.lost)
-        return [family]
+        if self.tools is None:
+            return [family]
+        tools = TOOLS.family(prefix)
+        for outcome, count in (("taken", self.tools.taken), ("refused", self.tools.refused)):
+            tools.add_metric([outcome], count)
+        return [family, tools]
+
+
+def _sink(name: str, settings: TraceSettings, tracing: Any) -> LineFile:
+    """What takes the rows of a sink. Raises UserError."""
+    if name == "nats":
+        from .nats import NatsRows, nats_settings
+
+        return NatsRows(nats_settings(), settings.request_trace_nats_subject)
+    if name == "otel":
+        require("tracing", "the sink otel")
+        from dynamod.features.tracing.ingress import collector, require_protobuf
+
+        require_protobuf("request_trace_sinks: otel", "leave the sink out")
+        from .otel import OtelLogs
+
+        return OtelLogs(collector(tracing, "logs"), settings.request_trace_otel_max_payload_bytes)
+    return Stderr()

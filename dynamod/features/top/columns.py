@@ -90,6 +90,11 @@ def number(value: float) -> str:
     return f"{value:.1f}" if 0 < value < 10 else f"{value:.0f}"
 
 
+def some(value: float) -> str:
+    """A number, `-` for none."""
+    return number(value) if value else "-"
+
+
 def size(value: int) -> str:
     """`87M`, `1.4G`."""
     return f"{value / 2**30:.1f}G" if value >= 2**30 else f"{value / 2**20:.0f}M"
@@ -129,6 +134,7 @@ INGRESS = (
     Column("FLIGHTS", "ingress.in_flight", str, ALWAYS),
     Column("QUEUED", "ingress.queued", str, 4),
     Column("REQ/S", "ingress.requests_per_second", number, ALWAYS),
+    Column("ERR/S", "ingress.errors_per_second", some, 12, rare=True),
     Column("TTFT MS 50/99", "ingress.ttft_p50 ingress.ttft_p99", both, 11),
     Column("ITL MS 50/99", "ingress.itl_p50 ingress.itl_p99", both, 10),
 )

@@ -16,7 +16,7 @@ from dynamod.message.rows import Row
 from dynamod.observe.metrics import Buckets
 from dynamod.runtime.statistics import PoolFacts, ProcessStatistics
 
-from . import commands
+from . import commands, reasons
 
 Engines = Mapping[str, Mapping[str, float | None]]
 """Statistics of a process's engines, by worker."""
@@ -72,7 +72,8 @@ class ProcessRow(msgspec.Struct, frozen=True):
     """One component process. `cpu`: per cent of a core; `rss`: bytes; `mailbox`: messages that wait at its components.
 
     `state` is the worst of its components'; `answers`: it has sent its statistics just now. `instance`: its lease, as
-    `dynamo explain` and workers' labels show it. `session`: the foreground command it belongs to.
+    `dynamo explain` and workers' labels show it. `session`: the foreground command it belongs to. `waits`: why requests
+    wait there.
     """
 
     process: str
@@ -91,6 +92,7 @@ class ProcessRow(msgspec.Struct, frozen=True):
     last_error: str
     ingress: IngressFacts | None = None
     worker: WorkerFacts | None = None
+    waits: list[str] = msgspec.field(default_factory=list[str])
 
     @property
     def shown_state(self) -> str:
@@ -177,6 +179,7 @@ def _process(rows: Sequence[Row], now: Look, before: Look) -> ProcessRow:
     vitals, earlier = now.vitals.get(pid), before.vitals.get(pid)
     answers = name in now.statistics
     found, old = now.statistics.get(name, _SILENT), before.statistics.get(name, _SILENT)
+    worker = _worker(found.engines, old.engines, seconds, list(found.pools.values()))
     return ProcessRow(
         process=name,
         graph=first.graph,
@@ -193,7 +196,8 @@ def _process(rows: Sequence[Row], now: Look, before: Look) -> ProcessRow:
         mailbox=sum(found.mailboxes.get(row.component, 0) for row in rows) if answers else None,
         last_error=next((row.last_error for row in rows if row.last_error), ""),
         ingress=_ingress(found.http, old.http, seconds),
-        worker=_worker(found.engines, old.engines, seconds, list(found.pools.values())),
+        worker=worker,
+        waits=[*reasons.of_frontend(found.waits), *reasons.of_worker(rows, worker, answers=answers)],
     )
 
 

@@ -1,6 +1,6 @@
 """What `dynamo top` looks at: this node, or all nodes of the cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -19,8 +19,8 @@ L = TypeVar("L")
 class Source(Protocol, Generic[L]):
     """Gives looks, and compares two of them."""
 
-    def look(self) -> L:
-        """Look now. Raises UserError."""
+    def looks(self, interval: float) -> Iterator[L]:
+        """Look now, and again and again after so many seconds. Raises UserError."""
         ...
 
     def compare(self, now: L, before: L | None = None) -> Top:
@@ -34,9 +34,10 @@ class OneNode:
     def __init__(self, control: Control) -> None:
         self._control = control
 
-    def look(self) -> Look:
-        """Look now. Raises UserError."""
-        return msgspec.convert(self._control.ask(TOP, NoArguments()).raw, Look)
+    def looks(self, interval: float) -> Iterator[Look]:
+        """Look now, and again and again after so many seconds. Raises UserError."""
+        for answer in self._control.answers(TOP, NoArguments(), interval):
+            yield msgspec.convert(answer.raw, Look)
 
     def compare(self, now: Look, before: Look | None = None) -> Top:
         """The rows of a look. `before`: an earlier one."""
@@ -58,18 +59,19 @@ class AllNodes:
         require("cluster", "--all")
         self._control = control
 
-    def look(self) -> ClusterLook:
-        """Look now. Raises UserError."""
+    def looks(self, interval: float) -> Iterator[ClusterLook]:
+        """Look now, and again and again after so many seconds. Raises UserError."""
         from dynamod.features.cluster.commands import EVERYWHERE, EverywhereArguments, read
 
-        looks, missing = dict[str, Look](), dict[str, str]()
-        for one in self._control.ask(EVERYWHERE, EverywhereArguments(command=TOP.name)).value:
-            node, look = read(one, Look)
-            if look is None:
-                missing[node.node] = node.why
-            else:
-                looks[node.node] = look
-        return ClusterLook(looks, missing)
+        for answer in self._control.answers(EVERYWHERE, EverywhereArguments(command=TOP.name), interval):
+            looks, missing = dict[str, Look](), dict[str, str]()
+            for one in answer.value:
+                node, look = read(one, Look)
+                if look is None:
+                    missing[node.node] = node.why
+                else:
+                    looks[node.node] = look
+            yield ClusterLook(looks, missing)
 
     def compare(self, now: ClusterLook, before: ClusterLook | None = None) -> ClusterTop:
         """The rows of all nodes. `before`: an earlier look."""

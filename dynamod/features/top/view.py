@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
 
+AGAIN = 1.0
+"""Most seconds until the daemon is asked again after it has not answered."""
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COLOURS = {"Ready": "green", "Ready?": "yellow", "Draining": "yellow", "Starting": "yellow"}
 
@@ -33,9 +35,9 @@ COLOURS = {"Ready": "green", "Ready?": "yellow", "Draining": "yellow", "Starting
 def run(source: Source[L], interval: float, *, once: bool, output: str) -> int:
     """Show it: live on a terminal, else once. Returns the exit code."""
     if once or output == "json" or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        before = source.look()
-        time.sleep(interval)
-        view = source.compare(source.look(), before)
+        looks = source.looks(interval)
+        before = next(looks)
+        view = source.compare(next(looks), before)
         print(json.dumps(msgspec.to_builtins(view), indent=2) if output == "json" else plain(view))
     else:
         asyncio.run(_Live(source, interval).run())
@@ -45,7 +47,12 @@ def run(source: Source[L], interval: float, *, once: bool, output: str) -> int:
 def plain(view: Top) -> str:
     """All columns as text tables."""
     parts = [table([column.title for column in part.columns], part.cells()) for part in sections(view)]
-    return "\n".join([headline(view), *(parts or ["nothing is running"])])
+    return "\n".join([headline(view), *(parts or ["nothing is running"]), *waiting(view)])
+
+
+def waiting(view: Top) -> list[str]:
+    """Why requests wait, a line for each reason of each process."""
+    return [f"{row.process}: {why}" for row in view.processes for why in row.waits]
 
 
 def headline(view: Top) -> str:
@@ -59,7 +66,7 @@ def headline(view: Top) -> str:
 
 
 class _Live(Generic[L]):
-    """A thread asks the daemon, the loop draws: keys and a new size are answered while a question is open."""
+    """A thread takes what the daemon sends, the loop draws: keys and a new size are answered meanwhile."""
 
     def __init__(self, source: Source[L], interval: float) -> None:
         self._source, self._interval = source, interval
@@ -71,7 +78,8 @@ class _Live(Generic[L]):
         from rich.console import Console
         from rich.live import Live
 
-        self._before = self._source.look()
+        looks = self._source.looks(self._interval)
+        self._before = next(looks)
         self._view = self._source.compare(self._before)
         self._live = Live(self, console=Console(), screen=True, auto_refresh=False)
         loop = asyncio.get_running_loop()
@@ -81,7 +89,7 @@ class _Live(Generic[L]):
         with _keys(), self._live:
             self._live.refresh()
             loop.add_reader(sys.stdin, self._pressed)
-            threading.Thread(target=self._ask, args=(loop,), daemon=True, name="ask").start()
+            threading.Thread(target=self._ask, args=(loop, looks), daemon=True, name="ask").start()
             await self._over.wait()
 
     def _pressed(self) -> None:
@@ -97,21 +105,22 @@ class _Live(Generic[L]):
             self._before, self._trouble = answer, ""
         self._live.refresh()
 
-    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In its thread: a look every interval, without an end. Trouble passes when there is another daemon."""
-        due = time.monotonic()
+    def _ask(self, loop: asyncio.AbstractEventLoop, looks: Iterator[L]) -> None:
+        """In its thread: take looks, without an end. Trouble passes when there is another daemon."""
         while True:
-            due = max(due + self._interval, time.monotonic())
-            time.sleep(max(0.0, due - time.monotonic()))
             answer: L | UserError
             try:
-                answer = self._source.look()
+                answer = next(looks)
             except UserError as error:
                 answer = error
             except Exception as error:  # whatever it is, the view continues and says so
                 answer = UserError(f"{type(error).__name__}: {error}")
+            if isinstance(answer, UserError):
+                looks = self._source.looks(self._interval)
             with contextlib.suppress(RuntimeError):  # the view has ended
                 loop.call_soon_threadsafe(self._take, answer)
+            if isinstance(answer, UserError):
+                time.sleep(min(self._interval, AGAIN))
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
         """What fits the terminal as it is now."""
@@ -141,6 +150,8 @@ def drawing(view: Top, width: int, tail: str) -> "list[Text]":
                 line.append(" " * GAP if line else "").append(format(cell, pad), style)
             line.truncate(width, overflow="ellipsis")
             lines.append(line)
+    if whys := waiting(view):
+        lines += [_text("", width), *(_text(one, width, "yellow") for one in whys)]
     return lines if parts else [*lines, _text("", width), _text("nothing is running", width)]
 
 

@@ -20,7 +20,7 @@ def _records(frontend: "Frontend", server: "Server", where: Callable[[], tuple[s
         return None
     from .ingress import TracingReader
 
-    reader = TracingReader(own)
+    reader = TracingReader(own, server.metrics)
     server.collectors.append(lambda: reader.families(server.metrics.prefix))
     return reader
 

@@ -12,6 +12,7 @@ import msgspec
 
 import dynamod
 from dynamod.http.context import STATUS_ROUTES, RequestContext
+from dynamod.http.metrics import Metrics
 from dynamod.http.records import RecordReader
 from dynamod.message.errors import UserError
 from dynamod.observe.line_writer import LineWriter
@@ -45,14 +46,16 @@ _NONE: tuple[Any, ...] = ()
 
 
 class TracingReader(RecordReader):
-    """Reads what clients say of their traces, and hands requests on at their end. Raises UserError."""
+    """Reads what clients say of their traces, and hands requests on at their end. Raises UserError.
+
+    `metrics`: of the server, whose histograms get trace ids as exemplars.
+    """
 
     headers = frozenset(HEADERS)
 
-    def __init__(self, settings: TracingSettings) -> None:
-        if importlib.util.find_spec("google.protobuf") is None or not _installed():
-            what = "otel_export_enabled: the package opentelemetry-proto is not installed"
-            raise UserError(what, "pip install 'dynamod-llm[otel]', or unset OTEL_EXPORT_ENABLED")
+    def __init__(self, settings: TracingSettings, metrics: Metrics | None = None) -> None:
+        require_protobuf("otel_export_enabled", "unset OTEL_EXPORT_ENABLED")
+        self._metrics = metrics
         self._ratio, self._linked = settings.otel_traces_sample_ratio, settings.otel_remote_parent_as_link
         excluded = settings.otel_excluded_paths
         self._excluded = frozenset(STATUS_ROUTES if excluded is None else excluded)
@@ -75,6 +78,10 @@ class TracingReader(RecordReader):
         trace: TraceContext = timeline.trace or self._read(record.headers)
         if trace.sampled:
             self.writer.put(line(record, timeline, trace))
+            if self._metrics is not None and record.model and record.first_ms is not None:
+                meter = self._metrics.model(record.model)
+                meter.example("first_token", record.first_ms / 1000, trace.trace)
+                meter.example("duration", record.duration_ms / 1000, trace.trace)
 
     async def close(self) -> None:
         """Have the collector get all that was taken."""
@@ -90,14 +97,22 @@ class TracingReader(RecordReader):
         return [family]
 
 
-def collector(settings: TracingSettings) -> Collector:
-    """Where spans go. Raises UserError for a URL that is none."""
-    protocol, url = settings.otel_exporter_otlp_protocol, settings.otel_exporter_otlp_traces_endpoint
-    name = "otel_exporter_otlp_traces_endpoint" if url else "otel_exporter_otlp_endpoint"
+def require_protobuf(name: str, instead: str) -> None:
+    """Raise UserError where the messages of OTLP are not installed. `name`: the setting that needs them."""
+    if importlib.util.find_spec("google.protobuf") is None or not _installed():
+        what = f"{name}: the package opentelemetry-proto is not installed"
+        raise UserError(what, f"pip install 'dynamod-llm[otel]', or {instead}")
+
+
+def collector(settings: TracingSettings, signal: str = "traces") -> Collector:
+    """Where spans go, or `logs`. Raises UserError for a URL that is none."""
+    protocol, own = settings.otel_exporter_otlp_protocol, f"otel_exporter_otlp_{signal}_endpoint"
+    url: str = getattr(settings, own)
+    name = own if url else "otel_exporter_otlp_endpoint"
     if not url:
         port = 4317 if protocol == "grpc" else 4318
         url = settings.otel_exporter_otlp_endpoint or f"http://localhost:{port}"
-        url = url if protocol == "grpc" else f"{url.rstrip('/')}/v1/traces"
+        url = url if protocol == "grpc" else f"{url.rstrip('/')}/v1/{signal}"
     if protocol == "grpc" and "://" not in url:
         url = f"http://{url}"
     if not url.startswith(("http://", "https://")) or not url.partition("://")[2].strip("/"):
@@ -127,7 +142,7 @@ def line(record: RequestRecord, timeline: Timeline, trace: TraceContext) -> byte
     try:
         return _encode(value) + b"\n"
     except UnicodeEncodeError:  # half of a surrogate pair, which clients may send
-        return json.dumps(msgspec.to_builtins(value)).encode("ascii") + b"\n"
+        return json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def _mark(mark: Mark) -> Sequence[Any]:

@@ -32,9 +32,14 @@ class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="URL of the collector for spans, taken as it is: no /v1/traces is added"),
         _variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "URL"),
     ] = ""
+    otel_exporter_otlp_logs_endpoint: Annotated[
+        str,
+        Meta(description="URL of the collector for the request trace's sink otel, taken as it is"),
+        _variable("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "URL"),
+    ] = ""
     otel_exporter_otlp_protocol: Annotated[
         Literal["grpc", "http/protobuf"],
-        Meta(description="how spans go to the collector: grpc or http/protobuf"),
+        Meta(description="how spans and rows go to the collector: grpc or http/protobuf"),
         _variable("OTEL_EXPORTER_OTLP_PROTOCOL"),
     ] = "grpc"
     otel_exporter_otlp_headers: Annotated[

@@ -118,9 +118,11 @@ class Llm:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.more: list[dict[str, Any]] = []
 
-    async def generate(self, _prompt: Any, params: dict[str, Any], _name: str) -> AsyncIterator[Any]:
+    async def generate(self, _prompt: Any, params: dict[str, Any], _name: str, **more: Any) -> AsyncIterator[Any]:
         self.asked.append(params.get("structured_outputs"))
+        self.more.append(more)
         one = SimpleNamespace(token_ids=[5], finish_reason="length", logprobs=None)
         yield SimpleNamespace(outputs=[one], kv_transfer_params={"port": 1}, num_cached_tokens=None)
 
@@ -134,3 +136,14 @@ async def test_a_mock_of_vllm_gets_the_form_as_its_own_object_but_not_for_a_prom
     await engine.generate(request(JSON), Reply(outbox, 1), 1)
     await engine.computed(request(JSON), {})
     assert engine._llm.asked == [SimpleNamespace(json=JSON.text), None]
+
+
+@virtual
+async def test_a_mock_of_vllm_gets_the_trace_of_a_request() -> None:
+    engine: Any = Vllm(EngineOptions("m"), lambda *_: None)
+    engine._vllm = Names(dict, "delta", list, SimpleNamespace, (ValueError,), KeyError, IndexError)
+    engine.vocabulary, engine.room, engine._llm = 100, 100, Llm()
+    trace = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+    await engine.generate(msgspec.structs.replace(request(JSON), trace=trace), Reply(Outbox(), 1), 1)
+    await engine.generate(request(JSON), Reply(Outbox(), 1), 1)
+    assert engine._llm.more == [{"trace_headers": trace}, {}]

@@ -217,6 +217,17 @@ async def test_who_leaves_ends_the_request_there(words: Any, server: Any) -> Non
         assert worker.statistics.cancelled == 8
 
 
+async def test_the_trace_of_a_request_goes_with_it(words: Any, server: Any) -> None:
+    trace = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", "tracestate": "a=1", "baggage": "user=alice"}
+    async with System() as system:
+        worker = await house(words, system, server.url)
+        await worker.ask(msgspec.structs.replace(words.chat("hi"), trace=trace)).wait(5)
+        await worker.ask(words.chat("hi")).wait(5)
+    first, second = server.is_.headers[-2:]
+    assert trace.items() <= {name.lower(): value for name, value in first.items()}.items()
+    assert not [name for name in second if name.lower() in trace]
+
+
 async def test_a_key_goes_with_every_request_and_into_no_message(
     words: Any, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

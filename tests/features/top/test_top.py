@@ -154,6 +154,20 @@ def test_pools_are_shown_where_there_are_some() -> None:
     assert "SESSIONS" not in titles(decode)
 
 
+def test_errors_are_shown_where_there_are_some() -> None:
+    def shown(errors: int) -> str:
+        told = ingress(9, buckets(1), buckets(1))
+        assert told.http is not None
+        after = msgspec.structs.replace(told, http=msgspec.structs.replace(told.http, errors=errors))
+        view = top(look(102.0, ROWS, ingress=after), look(100.0, ROWS, ingress=told))
+        cells = {
+            column.title: column.cell(row) for part in sections(view) for column in part.columns for row in part.rows
+        }
+        return cells.get("ERR/S", "")
+
+    assert (shown(0), shown(3)) == ("", "1.5")
+
+
 def test_tiers_are_shown_where_there_are_some() -> None:
     def with_tiers(**numbers: float | None) -> ProcessStatistics:
         plain = worker(0)
@@ -205,7 +219,7 @@ def test_narrow_terminals_lose_columns_in_order() -> None:
     view = top(now, before)
     full = sections(view)
     assert [len(part.columns) for part in full] == [
-        len(BASE) + len(INGRESS),
+        len(BASE) + len([one for one in INGRESS if not one.rare]),
         len(BASE) + len([one for one in WORKER if not one.rare]),
     ]
     last: list[set[str]] = [{column.title for column in part.columns} for part in full]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -62,9 +63,10 @@ class Tree:
 
 
 class Collector:
-    """Listens until it is closed. `answer()`: the status of each message."""
+    """Listens until it is closed. `answer()`: the status of each message. `logs`: messages with log records."""
 
     def __init__(self, answer: Callable[[], int] = lambda: 200, port: int = 0) -> None:
+        self.logs: list[ExportLogsServiceRequest] = []
         self.messages: list[ExportTraceServiceRequest] = []
         self.headers: list[Mapping[str, str]] = []
         self.wrong: list[str] = []
@@ -76,11 +78,16 @@ class Collector:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 status = answer()
-                if self.path != "/v1/traces" or self.headers["Content-Type"] != "application/x-protobuf":
+                if (
+                    self.path not in ("/v1/traces", "/v1/logs")
+                    or self.headers["Content-Type"] != "application/x-protobuf"
+                ):
                     outer.wrong.append(f"{self.path} {self.headers['Content-Type']}")
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
-                if status == 200:
+                if status == 200 and self.path == "/v1/logs":
+                    outer.logs.append(ExportLogsServiceRequest.FromString(body))
+                elif status == 200:
                     outer.headers.append(dict(self.headers))
                     outer.messages.append(ExportTraceServiceRequest.FromString(body))
                 self.send_response(status)
@@ -117,6 +124,16 @@ class Collector:
                     for span in scope.spans
                 ]
         return found
+
+    def records(self) -> list[dict[str, Any]]:
+        """Log records: their attributes, and their body."""
+        return [
+            {**read(record.attributes), "body": record.body.string_value, "ns": record.time_unix_nano}
+            for message in list(self.logs)
+            for resource in message.resource_logs
+            for scope in resource.scope_logs
+            for record in scope.log_records
+        ]
 
     def tree(self, request: str, seconds: float = 10.0) -> Tree:
         """The spans of a request, by its id, once its root has come: all of them come in one message."""

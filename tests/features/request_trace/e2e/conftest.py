@@ -1,5 +1,5 @@
 """Commands run on the machine of the end-to-end tests."""
 
-from tests.e2e.conftest import machine, played
+from tests.e2e.conftest import machine, played, servers
 
-__all__ = ["machine", "played"]
+__all__ = ["machine", "played", "servers"]

@@ -10,6 +10,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
 from tests.e2e.asking import chat_body
 from tests.e2e.disagg import LONG, serve
 from tests.e2e.nodes import Servers, front, models, worker
@@ -42,6 +44,41 @@ def check_phases(tree: Tree) -> None:
     took = (root.span.end_time_unix_nano - root.span.start_time_unix_nano) / 1e6
     phases = sum(value for name, value in root.attributes.items() if name.startswith("dynamo.phase."))
     assert abs(phases - took) < 0.1, (phases, took)
+
+
+def exemplars(url: str) -> dict[str, set[str]]:
+    """Ids of traces by the histogram that names them. The strict parser of OpenMetrics reads all of the text."""
+    asked = urllib.request.Request(f"{url}/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        text = answer.read().decode()
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.exemplar is not None:
+                assert sample.exemplar.value <= float(sample.labels["le"]), "it lies in its bucket"
+                found.setdefault(family.name, set()).add(sample.exemplar.labels["trace_id"])
+    return found
+
+
+def test_histograms_name_traces_where_the_scraper_takes_that(machine: Any) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    taken.close()
+    with Collector() as collector:
+        flags = ("serve", "graphs.agg_router:Frontend", "-f", "configs/agg_router.yaml", "--Frontend.port=0")
+        command = machine.start("dynamo", *flags, **collector.environment, DYN_SYSTEM_PORT=str(port))
+        url = command.ready()
+        ask(url, "mine", "hello", CLIENT, max_tokens=6)
+        ask(url, "unsampled", "hello", {"traceparent": f"00-{'1' * 32}-{SPAN}-00"}, max_tokens=6)
+        wanted = {
+            f"dynamo_frontend_{name}": {TRACE} for name in ("time_to_first_token_seconds", "request_duration_seconds")
+        }
+        assert exemplars(url) == wanted, "no trace that no collector has"
+        there = exemplars(f"http://127.0.0.1:{port}")
+        assert wanted.items() <= there.items()
+        assert there["vllm:time_to_first_token_seconds"] == {TRACE}
+        assert TRACE not in machine.ask(url, "/metrics")[1], "the other form has none"
 
 
 @together
@@ -226,3 +263,24 @@ def test_settings_that_cannot_be_used_are_refused(machine: Any) -> None:
         assert result.code != 0
         assert said in result.err, result.err
         assert "Traceback" not in result.err
+
+
+@together
+def test_embeddings_are_traced(machine: Any) -> None:
+    with Collector() as collector:
+        flags = ("serve", "graphs.agg:Frontend", "-f", "configs/agg.yaml", "--Worker.engine=mocker")
+        command = machine.start("dynamo", *flags, "--Common.model=sample", "--Frontend.port=0", **collector.environment)
+        url = command.ready()
+        body = json.dumps({"model": "sample", "input": ["a private text", "another one"]}).encode()
+        sent = {"Content-Type": "application/json", "x-request-id": "vectors", **CLIENT}
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/embeddings", body, sent), timeout=60) as answer:
+            assert len(json.load(answer)["data"]) == 2
+        tree = collector.tree("vectors")
+        assert tree.root.span.trace_id.hex() == TRACE
+        found = tree.root.attributes
+        assert (found["gen_ai.operation.name"], found["http.route"]) == ("embeddings", "/v1/embeddings")
+        assert found["gen_ai.usage.input_tokens"] > 0
+        check_phases(tree)
+        assert "Worker" in tree.one("prefill").resource["service.instance.id"]
+        assert tree.parent(tree.one("transport")) == tree.root
+        assert "private" not in str(collector.messages)
