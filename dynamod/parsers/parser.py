@@ -99,8 +99,11 @@ class OutputParser:
         near = self._near
         if near is not None and near(text) is None:
             return [self._kind(text)] if text else []
-        if not self._reader.ended:
-            self._reader.give(text)
+        reader = self._reader
+        if not reader.ended:
+            if text and reader.take(text):
+                return self._step(most)
+            reader.give(text)
         return self._read(most)
 
     def finish(self, reason: str = "stop", most: int | None = None) -> list[Segment]:
@@ -122,6 +125,16 @@ class OutputParser:
                 break
         if reader.waiting:
             self._near = None  # the next piece of text has to wait for what is left
+        out, self._calls.out = self._calls.out, []
+        return out
+
+    def _step(self, most: int | None) -> list[Segment]:
+        """As `_read`, for a text that one step reads."""
+        if not self._over:
+            self._near = None
+            self._over = next(self._steps, self) is self
+            if self._reader.waiting:
+                return self._read(most)
         out, self._calls.out = self._calls.out, []
         return out
 

@@ -19,7 +19,8 @@ class Parameters:
 
     def add(self, name: str, text: str) -> None:
         """A parameter as the model wrote it, typed by the tool's schema."""
-        self.add_json(name, typed(text, self.schema, name))
+        if name not in self._seen:
+            self.add_json(name, typed(text, self.schema, name))
 
     def add_json(self, name: str, value: str) -> None:
         """A parameter whose value is JSON text."""
