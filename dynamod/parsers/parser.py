@@ -85,6 +85,15 @@ class OutputParser:
             markers(*thoughts, *inside, *dropped),
         )
 
+    def keep_calls(self, *, pieces: bool) -> None:
+        """A broken call stays, for clients that get one: its arguments are the text that the model wrote.
+
+        `pieces`: they get arguments as they come, so that a call which the limit cuts off stays, too.
+        """
+        calls, ends = self._calls, self._grammar.call_ends() if self._grammar is not None else ()
+        calls.rules = calls.rules._replace(stays=True, pieces=pieces)
+        calls.certain.ends = markers(*ends) if ends else None
+
     @property
     def waiting(self) -> int:
         """Characters that a call with `most` has left unread."""
@@ -228,6 +237,9 @@ class OutputParser:
         try:
             yield from grammar.read(opening)
         except Malformed:
+            if calls.stays:
+                yield from self._stays(grammar)
+                return None
             if calls.open:
                 self._broken(*self._end_of_call(grammar, reader.logged()), "malformed")
                 return None
@@ -240,11 +252,14 @@ class OutputParser:
                 reader.cut(len(reader.held))
                 self._undo()
                 return False
-            if calls.open and not (calls.keeps_cut and calls.reason == "length"):
+            if calls.open and not (calls.rules.keeps_cut and calls.reason == "length"):
                 at, marker = self._end_of_call(grammar, reader.logged() + reader.held)
                 # A text that is cut off may have markers in a string, unless they are special tokens.
                 own = calls.reason == "stop" and grammar.quoted
                 if own or (marker and marker in self._special):
+                    if calls.stays:
+                        yield from self._stays(grammar)
+                        return None
                     reader.cut(len(reader.held))
                     self._broken(at, marker, "malformed" if marker else "truncated")
                     return None
@@ -273,6 +288,32 @@ class OutputParser:
         self._undone += end - self._plain
         if self._undone > MOST_UNDONE_CHARS + 2 * end:
             self._plain = end
+
+    def _stays(self, grammar: Grammar) -> Steps[None]:
+        """The open call is broken, and stays: its text up to its end marker are its arguments."""
+        reader, calls = self._reader, self._calls
+        log, end = reader.logged(), reader.position
+        begin = end - len(log)
+        at, marker = self._end_of_call(grammar, log)
+        if marker and begin + at < calls.certain.covered:
+            held = calls.certain.held()
+            rest = held[: markers(*grammar.call_ends()).find(held, closed=True)[0]]
+        elif marker:
+            rest = calls.certain.held() + log[calls.certain.covered - begin : at]
+        else:
+            rest, covered = calls.certain.held(), calls.certain.covered
+            try:
+                _, stop = yield from reader.until(*grammar.outer_ends())
+                reader.back(stop)
+            except Ended:
+                reader.cut(len(reader.held))
+            rest += reader.logged()[covered - begin : reader.position - begin]
+        if marker:
+            reader.undo(at)
+            self._undone += end - reader.position
+            self._plain = end if self._undone > MOST_UNDONE_CHARS + 2 * end else reader.position
+        calls.broken("malformed", rest.rstrip())
+        reader.log = None
 
     def _undo(self) -> None:
         """The text after an opening marker is unread again; above a bound, calls are not looked for in it."""
@@ -344,5 +385,6 @@ def keeping_cut(parser: OutputParser) -> OutputParser:
 
     A call whose name is known keeps the arguments as far as they came. Else the text is content.
     """
-    parser._calls.keeps_cut = True
+    calls = parser._calls
+    calls.rules = calls.rules._replace(keeps_cut=True)
     return parser

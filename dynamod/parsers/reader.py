@@ -17,6 +17,9 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 """A parser that yields when it needs more text, and returns a T."""
 
+Emit = Callable[[str], None]
+"""Takes pieces of a text as they are read."""
+
 SLICE_CHARS = 2048
 """The longest text that one step reads: what a step costs, and what `cut` copies, does not grow with the pieces."""
 LONGEST_NAME = 256
@@ -109,9 +112,9 @@ class Reader:
             self.log = ["".join(self.log)]
         return self.log[0] if self.log else ""
 
-    def undo(self) -> None:
-        """What was logged is unread again."""
-        read = self.logged()
+    def undo(self, kept: int = 0) -> None:
+        """What was logged is unread again, except its first `kept` characters."""
+        read = self.logged()[kept:]
         self.position -= len(read)
         self.log = None
         self.held = read + self.held
@@ -156,23 +159,32 @@ class Reader:
             raise Malformed
         return found
 
-    def until(self, *stops: str, limit: int = 0) -> Steps[tuple[str, str]]:
-        """Text up to the next of the words, and that word. Raises Malformed above `limit` characters (0: none)."""
+    def until(self, *stops: str, limit: int = 0, emit: Emit | None = None) -> Steps[tuple[str, str]]:
+        """Text up to the next of the words, and that word. Raises Malformed above `limit` characters (0: none).
+
+        `emit`: gets the text in pieces as they come, of the last one what the text ends with if no word comes.
+        """
         parts: list[str] = []
         find, size = markers(*stops).find, 0
         while True:
             end, stop = find(self.held, self.closed)
             if not stop and self.closed:
+                if emit is not None:
+                    emit(self.cut(find(self.held, False)[0]))
                 raise Ended
             if limit and size + end > limit:
                 self.cut(limit + 1 - size)  # however the text was cut, the same is read, and so may be undone
                 raise Malformed
             if stop:
                 text = self.cut(end + len(stop))[:end]
+                if emit is not None:
+                    emit(text)
                 return "".join((*parts, text)) if parts else text, stop
             if end:
                 parts.append(self.cut(end))
                 size += end
+                if emit is not None:
+                    emit(parts[-1])
             yield
 
     def name(self, *stops: str) -> Steps[tuple[str, str]]:
@@ -183,8 +195,8 @@ class Reader:
             raise Malformed
         return name, stop
 
-    def value(self, emit: Callable[[str], None] | None = None) -> Steps[str]:
-        """Reads one JSON value and gives its text, in pieces to `emit` as they come.
+    def value(self, emit: Emit | None = None, *, checked: bool = True) -> Steps[str]:
+        """Reads one JSON value and gives its text, in pieces to `emit` as they come. `checked`: it has to be JSON.
 
         Control characters inside of strings, which models write and JSON forbids, are escaped. Raises Malformed when
         the text is no JSON.
@@ -200,7 +212,8 @@ class Reader:
             if emit is not None:
                 emit(parts[0])
         text = "".join(parts)
-        decoded(text)
+        if checked:
+            decoded(text)
         return text
 
     def scalar(self, ends: "re.Pattern[str]") -> Steps[str]:
@@ -215,7 +228,7 @@ class Reader:
             raise Malformed
         return self.cut(match.start())
 
-    def _nested(self, parts: list[str], emit: Callable[[str], None]) -> Steps[None]:
+    def _nested(self, parts: list[str], emit: Emit) -> Steps[None]:
         opened, quoted, done = list[str](), False, False
         while True:
             held, at, begin, wrong = self.held, 0, 0, False

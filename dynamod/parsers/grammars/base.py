@@ -49,6 +49,11 @@ class Grammar(ABC):
         """Markers that end a call whose quotes are wrong."""
         return (cls.ends or (*cls.closings, *cls.openings)) if cls.quoted else ()
 
+    @classmethod
+    def outer_ends(cls) -> tuple[str, ...]:
+        """Markers up to which a broken call goes."""
+        return cls.call_ends() or cls.ends or (*cls.closings[:1], *cls.openings)
+
     @abstractmethod
     def read(self, opening: str) -> Steps[None]:
         """Reads the calls after an opening marker ("": there is none, and the next character is one of `bare`).

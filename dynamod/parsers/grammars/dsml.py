@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from ..reader import Malformed, decoded
+from ..reader import Emit, Malformed, decoded
 from ..typed import kinds, member, quoted
 from ..writing import Parameter, Writing
 from .invoke import Minimax
@@ -39,6 +39,13 @@ class Dsml(Minimax):
     call_end, parameter_end = "</｜DSML｜invoke>", "</｜DSML｜parameter>"
     text: ClassVar[str] = 'string="true"'
     """The attribute of strings; other values are JSON."""
+
+    def pieces(self, parameters: Parameters, name: str, tag: str) -> Emit | None:
+        """Where the tag says a string, and the schema does not object."""
+        if self.text not in tag:
+            return None
+        allowed = kinds(member(parameters.schema, name, parameters.schema), parameters.schema)
+        return parameters.string(name, known=not allowed or "string" in allowed)
 
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
         """One parameter, of the type that its tag says."""

@@ -15,8 +15,16 @@ _KEYS = (*NAMES, *ARGUMENTS, "type", "id")
 def arguments(reader: Reader, calls: Calls) -> Steps[None]:
     """The arguments of the open call, which is complete then: an object, a string that holds one, or null."""
     first = yield from reader.peek()
+    calls.certain.begin(reader.position)
     if first == "{":
-        yield from reader.value(calls.arguments)
+        text = yield from reader.value(calls.arguments, checked=False)
+        try:
+            decoded(text)
+        except Malformed:
+            if not calls.rules.stays or calls.certain.doubtful:
+                raise
+            calls.broken("malformed", calls.certain.held())
+            return
     else:
         calls.arguments(_object((yield from reader.value())))
     calls.done()
