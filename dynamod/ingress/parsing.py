@@ -259,6 +259,26 @@ class ParsedChoice:
         return [{"tool_calls": [{"index": self.calls - 1, "id": start.id, "type": "function", "function": function}]}]
 
 
+def content_of(chunk: Any) -> tuple[str, Any]:
+    """The content of a chunk that an engine has made, and the chunk without it; None: nothing is left.
+
+    Empty for a chunk of several choices, or with calls in it: its engine has parsed it.
+    """
+    parts = chunk.get("choices") if isinstance(chunk, dict) else None
+    part = parts[0] if isinstance(parts, list) and len(parts) == 1 else None
+    delta = part.get("delta") if isinstance(part, dict) else None
+    if part is None or not isinstance(delta, dict) or delta.get("tool_calls"):
+        return "", chunk
+    if not isinstance(delta.get("content"), str):
+        return "", chunk
+    rest = {name: value for name, value in delta.items() if name not in ("content", "role") and value is not None}
+    others = {name: value for name, value in part.items() if name not in ("delta", "index", "finish_reason")}
+    kept = {**chunk, "choices": [{**others, "delta": rest}]} if rest or any(others.values()) else None
+    if kept is None and chunk.get("usage"):
+        kept = {"choices": [], "usage": chunk["usage"]}
+    return delta["content"], kept
+
+
 class ParsedSink:
     """Passes an answer on, with its reasoning and its calls as the deltas of a chat.
 
@@ -338,8 +358,12 @@ class ParsedSink:
         self._in_order(partial(self._sink.logprobs, index, entries))
 
     def chunk(self, index: int, chunk: Any) -> None:
-        """After the text that came before."""
-        self._in_order(partial(self._sink.chunk, index, chunk))
+        """After the text that came before. Content of a chat's delta is text of the model, which is parsed."""
+        text, rest = content_of(chunk)
+        if rest is not None:
+            self._in_order(partial(self._sink.chunk, index, rest))
+        if text:
+            self.text(index, text, 0)
 
     def counted(self, index: int, *, cached_tokens: int | None = None, reasoning_tokens: int | None = None) -> None:
         """Numbers, which have no order."""

@@ -38,7 +38,7 @@ class CallRules(NamedTuple):
 class Certain:
     """Finds which arguments of the open call are certain, whatever follows.
 
-    `ends`: markers of which the first ends a broken call: text after that marker is no argument until the call is complete.
+    `ends`: markers of which the first ends a broken call: text after it is no argument until the call is complete.
     `covered`: the reader's position up to which the arguments have what was read. `doubtful`: they have an end marker.
     `announced`: the call was handed over; a broken one stays from then on, if such calls stay.
     """
@@ -77,7 +77,7 @@ class Calls:
 
     `pending`: a call has begun and is not complete. `open`: it was announced by a CallStart. `reason`: how the text has
     ended, once it has. `started`: the reader's position where the open call was announced. `certain`: its arguments.
-    `another`: this region has had a complete call.
+    `another`: this region has had a complete call. `count`: calls that are complete, or were dropped.
     """
 
     def __init__(self, reader: Reader, tools: Sequence[ToolSpec], seed: str, identify: Identify) -> None:
@@ -90,7 +90,7 @@ class Calls:
         self.started = 0
         self.another = False
         self._start = CallStart(0, "", "")  # of the open call
-        self._count = 0
+        self.count = 0
         self._ids: set[str] = set()
         self._reader, self._seed, self._identify = reader, seed, identify
 
@@ -117,13 +117,13 @@ class Calls:
         self.started = self._reader.position
         self.certain.begin(self.started)
         self.certain.announced = False
-        number = self._count
+        number = self.count
         chosen = given if given and given not in self._ids else self._identify(self._seed, number)
         while chosen in self._ids:
             number += 1000
             chosen = self._identify(self._seed, number)
         self._ids.add(chosen)
-        self._start = CallStart(self._count, chosen, name)
+        self._start = CallStart(self.count, chosen, name)
         if not self.rules.stays:
             self._announce()
 
@@ -142,11 +142,11 @@ class Calls:
         if text:
             self._announce()
         if text and (text := self.certain.more(text, self._reader.position - unread)):
-            self.out.append(Arguments(self._count, text))
+            self.out.append(Arguments(self.count, text))
 
     def broken(self, why: str, text: str = "") -> None:
         """The open call ends here, and its arguments are what the model wrote. `text`: the rest of them."""
-        name, number = self._start.name, self._count
+        name, number = self._start.name, self.count
         self._announce()
         self.certain.begin(0)
         if text:
@@ -158,9 +158,9 @@ class Calls:
         """The open call is complete."""
         self._announce()
         if text := self.certain.held():
-            self.out.append(Arguments(self._count, text))
+            self.out.append(Arguments(self.count, text))
         self.pending = self.open = False
-        self._count += 1
+        self.count += 1
         self._reader.log = []
         self.another = True
 
@@ -169,7 +169,7 @@ class Calls:
 
         After a complete call a cut one is dropped: clients decode the arguments of each call that they get.
         """
-        kept = self.rules.keeps_cut and why == "truncated" and self.reason == "length" and not self._count
+        kept = self.rules.keeps_cut and why == "truncated" and self.reason == "length" and not self.count
         if kept and self.open:
             return self.done()
         if kept:
@@ -178,7 +178,7 @@ class Calls:
         said = self.open and self.certain.announced
         if self.rules.pieces and said:
             return self.broken(why)
-        self.out.append(Dropped(self._count if said else None, self._start.name if self.open else "", why))
-        self._count += said
+        self.out.append(Dropped(self.count if said else None, self._start.name if self.open else "", why))
+        self.count += said
         self.pending = self.open = False
         return None

@@ -1,6 +1,7 @@
 """One parser per choice: text in pieces becomes reasoning, content and calls, in order."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from .calls import Calls, long_id
 from .grammars import grammar_class
@@ -9,7 +10,6 @@ from .markers import Markers, markers
 from .reader import Ended, Malformed, Reader, Steps
 from .segments import Content, Reasoning, Segment, ToolSpec
 from .thinking import Thinking, suffix_of, thinking_of
-from .writing import Form, Unwritable, calls_form
 
 TURN_ENDS = (
     *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>", "<turn|>"),
@@ -29,6 +29,15 @@ TURN_CHARS = 8192
 _NOTHING = Thinking((), ())
 
 
+class _Words(NamedTuple):
+    """Markers in content and in reasoning; words that begin a call after text; special tokens."""
+
+    content: Markers
+    reasoning: Markers
+    inner: frozenset[str]
+    special: frozenset[str]
+
+
 class OutputParser:
     """Feed it all text of a choice, then finish it. The same text gives the same result however it is cut.
 
@@ -37,7 +46,7 @@ class OutputParser:
 
     __slots__ = (
         *("_calls", "_grammar", "_kind", "_lead", "_near", "_over", "_plain", "_reader"),
-        *("_special", "_steps", "_thinking", "_undone", "_words"),
+        *("_steps", "_thinking", "_undone", "_words"),
         *("reasoning", "reasons"),
     )
 
@@ -64,25 +73,28 @@ class OutputParser:
         )
         self._lead = ""  # white space that is content if text follows it
         self._undone = 0  # characters that were read once more
-        self._special = frozenset(special)
         self._plain = 0  # the position up to which an opening marker begins no call
         self._over = False
         self._words = self._word_sets(special)
         self._steps = self._run(inside)
         next(self._steps)
 
-    def _word_sets(self, special: Sequence[str]) -> tuple[Markers, Markers]:
-        """Markers in content and in reasoning."""
+    def _word_sets(self, special: Sequence[str]) -> "_Words":
         grammar, thinking = self._grammar, self._thinking
         dropped = (*TURN_ENDS, *special)
         thoughts = () if thinking.append else (*thinking.openings, *thinking.closings)
         if grammar is None:
-            return markers(*thoughts, *thinking.around, *dropped), markers(*thoughts, *dropped)
+            found = markers(*thoughts, *thinking.around, *dropped), markers(*thoughts, *dropped)
+            return _Words(*found, frozenset(), frozenset(special))
+        inner = grammar.inner_words()
+        calls = (*grammar.openings, *grammar.closings, *inner)
         strong = () if grammar.weak else grammar.openings
         inside = (*strong, *(grammar.closings if grammar.channels else ()))
-        return (
-            markers(*thoughts, *thinking.around, *grammar.openings, *grammar.closings, *dropped),
+        return _Words(
+            markers(*thoughts, *thinking.around, *calls, *dropped),
             markers(*thoughts, *inside, *dropped),
+            frozenset(inner),
+            frozenset(special),
         )
 
     def keep_calls(self, *, pieces: bool) -> None:
@@ -148,7 +160,7 @@ class OutputParser:
         return out
 
     def _run(self, inside: bool) -> Steps[None]:
-        grammar, thinking, reader = self._grammar, self._thinking, self._reader
+        grammar, thinking, reader, words = self._grammar, self._thinking, self._reader, self._words
         first = fresh = True
         late: tuple[str, ...] = ()  # markers that may follow a call
         if thinking.append:
@@ -164,7 +176,9 @@ class OutputParser:
                     self._lead = ""
                     inside, late = grammar.kind is Reasoning, grammar.closings
                     continue
-            marker = yield from self._text(Reasoning if inside else Content, self._words[inside], late)
+            marker = yield from self._text(
+                Reasoning if inside else Content, words.reasoning if inside else words.content, late
+            )
             late = ()
             if not marker:
                 return
@@ -175,6 +189,9 @@ class OutputParser:
                 late = grammar.closings if read else ()
                 fresh = read is not False
                 inside = grammar.kind is Reasoning if read else inside and not fresh
+            elif grammar is not None and marker in self._words.inner:
+                fresh = yield from self._within(grammar, marker, Reasoning if inside else Content)
+                late = grammar.closings if fresh else ()
             elif marker in thinking.openings:
                 inside = True
             elif marker in thinking.closings or marker in thinking.around:
@@ -183,6 +200,20 @@ class OutputParser:
                 inside = inside and marker in grammar.within
             else:
                 fresh = False  # a special token: what is around it continues
+
+    def _within(self, grammar: Grammar, word: str, kind: type[Content | Reasoning]) -> Steps[bool]:
+        """Reads calls that begin with a word after text. False: text follows, or the word is text."""
+        reader, lead, count = self._reader, self._lead, self._calls.count
+        self._lead = ""
+        if reader.position - len(word) >= self._plain:
+            reader.back(word)
+            if (yield from self._region(grammar, "")) is not False:
+                return True
+            if self._calls.count > count:
+                return False
+            reader.cut(len(word))
+        self._calls.text(kind, lead + word)
+        return False
 
     def _bare(self, grammar: Grammar) -> bool:
         """Whether a call may begin here without a marker."""
@@ -218,7 +249,7 @@ class OutputParser:
                 self._lead = ""
             if marker:
                 reader.cut(len(marker))
-                self._lead = ""
+                self._lead = self._lead if marker in self._words.inner else ""
                 return marker
             if reader.closed:
                 out.text(kind, self._lead)
@@ -256,7 +287,7 @@ class OutputParser:
                 at, marker = self._end_of_call(grammar, reader.logged() + reader.held)
                 # A text that is cut off may have markers in a string, unless they are special tokens.
                 own = calls.reason == "stop" and grammar.quoted
-                if own or (marker and marker in self._special):
+                if own or (marker and marker in self._words.special):
                     if calls.stays:
                         yield from self._stays(grammar)
                         return None
@@ -356,28 +387,6 @@ def make_parser(
         if tail.endswith(beginning):
             parser.feed(beginning)  # the text continues from there
     return parser
-
-
-def opening_of(tool: str, special: Sequence[str]) -> tuple[str, bool]:
-    """The marker that calls of a format begin with, empty for none, and whether one of its markers is `special`."""
-    grammar = grammar_class(tool).suffixed(suffix_of("", special))
-    opening = grammar.openings[0] if grammar.openings and not grammar.channels else ""
-    return opening, any(marker in special for marker in (*grammar.openings, *grammar.closings))
-
-
-def written_calls(tool: str, tools: Sequence[ToolSpec], special: Sequence[str], *, several: bool) -> Form | None:
-    """The form of an answer that is calls in this format, as the `format` of a structural tag.
-
-    `special`: the tokenizer's special tokens. `several`: more than one call may come. None: the format owns reasoning
-    too, or cannot say the arguments of one of the tools.
-    """
-    grammar = grammar_class(tool).suffixed(suffix_of("", special))
-    if grammar.writing is None:
-        return None
-    try:
-        return calls_form(grammar.writing, tools, several=several)
-    except Unwritable:
-        return None
 
 
 def keeping_cut(parser: OutputParser) -> OutputParser:

@@ -103,7 +103,7 @@ def test_a_file_comes_in_pieces(form: Format) -> None:
         ("kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions.find:0<|tool_call_argument_begin|>"
          "{a: 1}<|tool_call_end|><|tool_calls_section_end|>Yes.", "{a: 1}", "Yes."),
         ("llama3_json", '{"name": "find", "parameters": {invalid json}', "{invalid json}", ""),
-        ("lfm2", "<|tool_call_start|>[find(count=1, text=07)]<|tool_call_end|>Yes.", '{"count": 1 text=07)]', "Yes."),
+        ("lfm2", "<|tool_call_start|>[find(count=1, text=7x)]<|tool_call_end|>Yes.", '{"count": 1 text=7x)]', "Yes."),
         ("qwen3_coder", "<tool_call><function=find><parameter=count>1</parameter>so<parameter=text>x</parameter>"
          "</function></tool_call>Yes.", '{"count": 1so<parameter=text>x</parameter></function>', "Yes."),
     ],

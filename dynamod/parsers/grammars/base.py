@@ -44,6 +44,10 @@ class Grammar(ABC):
         """The grammar with this suffix in its tags, where checkpoints put one there."""
         return cls
 
+    def inner_words(self) -> tuple[str, ...]:
+        """Words with which a call of these tools may begin after text."""
+        return ()
+
     @classmethod
     def call_ends(cls) -> tuple[str, ...]:
         """Markers that end a call whose quotes are wrong."""

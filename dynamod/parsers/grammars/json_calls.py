@@ -6,6 +6,7 @@ import msgspec
 
 from ..calls import Calls
 from ..reader import Malformed, Reader, Steps, decoded
+from ..typed import literal
 
 NAMES = ("name", "function", "tool_name")
 ARGUMENTS = ("arguments", "parameters", "args")
@@ -117,6 +118,23 @@ def json_calls(reader: Reader, calls: Calls, known: Iterable[str] | None = None)
             following = yield from reader.peek()
         if following != "{":
             return
+
+
+def python_call(reader: Reader, calls: Calls, *ends: str) -> Steps[None]:
+    """One call as Python writes a dictionary, up to one of the markers `ends`."""
+    calls.begin()
+    text, stop = yield from reader.until(*ends)
+    reader.back(stop)
+    value = literal(text.strip())
+    called = decoded(value[0]) if value is not None else None
+    name = called.get("name") if isinstance(called, dict) else None
+    if not isinstance(name, str) or not isinstance(called, dict):
+        raise Malformed
+    given = next((called[key] for key in ARGUMENTS if key in called), None)
+    inner = _object(msgspec.json.encode(given).decode())
+    calls.start(name)
+    calls.arguments(inner)
+    calls.done()
 
 
 def keyed_calls(reader: Reader, calls: Calls) -> Steps[None]:

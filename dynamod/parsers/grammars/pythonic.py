@@ -46,6 +46,10 @@ class Pythonic(Grammar):
             elif not _NAME.match((yield from reader.peek())):
                 return
 
+    def inner_words(self) -> tuple[str, ...]:
+        """A list that begins with one of the tools, where no marker is in front of it."""
+        return tuple(f"[{name}(" for name in self.calls.tools) if self.bare else ()
+
     def _word(self, stop: str) -> Steps[str]:
         """An identifier and the character after it."""
         reader = self.reader
@@ -65,7 +69,7 @@ class Pythonic(Grammar):
         while (yield from reader.peek()) != ")":
             name = yield from self._word("=")
             text, stop = yield from self._value(StringPieces(parameters, name))
-            value = literal(_PYTHON.get(text.strip(), text.strip()))
+            value = _read(text.strip())
             if value is None:
                 raise Malformed
             made, kind = value
@@ -142,6 +146,20 @@ class StringPieces:
 
 _PARTS = re.compile(r"[^'\"\\]+|['\"]|\\.?", re.DOTALL).finditer
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\", '\\"': '"', "\\'": "'"}
+
+
+def _read(text: str) -> tuple[str, str] | None:
+    """As `literal`; numbers may begin with zeros, and strings have their own quotes inside."""
+    found = literal(_PYTHON.get(text, text))
+    if found is None and (number := _ZEROS(text)) is not None:
+        return number[1] + number[2], "integer"
+    if found is None and len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        inner = re.sub(rf"(\\.)|{text[0]}", lambda match: match[1] or "\\" + match[0], text[1:-1], flags=re.DOTALL)
+        return literal(text[0] + inner + text[0])
+    return found
+
+
+_ZEROS = re.compile(r"(-?)0+([0-9]+)").fullmatch
 _PYTHON = {"None": "null", "True": "true", "False": "false"}
 
 

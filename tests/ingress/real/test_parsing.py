@@ -204,3 +204,26 @@ async def test_the_settings_of_broken_calls_and_of_streams(house: Any, serve: An
 
 
 CONTENT = {"malformed_tool_calls": "content"}
+
+
+async def test_chunks_of_an_engine_are_parsed_where_a_parser_is_named(
+    house: Any, serve: Any, until: Any, words: Any
+) -> None:
+    await house.start()
+    worker = await house.worker(words.Manual, "text", tool_call_parser="hermes", reasoning_parser="basic")
+    await until(lambda: house.processor.cards)
+    said = f"<think>Where?</think>I look.{CALL}"
+    pieces = [{"content": said[:30], "role": "assistant"}, {"content": said[30:60]}, {"content": said[60:]}]
+    async with openai.AsyncOpenAI(base_url=f"{await serve()}/v1", api_key="unused") as client:
+        asked = client.chat.completions.create(model="text", messages=[{"role": "user", "content": "?"}], tools=TOOLS)
+        waiting = asyncio.ensure_future(asked)
+        await until(lambda: worker.engine.replies)
+        for delta in pieces:
+            worker.engine.replies[0].items(({"choices": [{"index": 0, "delta": delta}]},))
+        worker.engine.replies[0].text("", 12, "stop", 1)
+        answer = await waiting
+    [choice] = answer.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I look.")
+    assert choice.message.model_extra["reasoning_content"] == "Where?"
+    assert [one.function.arguments for one in choice.message.tool_calls] == ['{"city": "Paris"}']
+    assert answer.usage.completion_tokens == 12
