@@ -80,8 +80,7 @@ class OutputParser:
         next(self._steps)
 
     def _word_sets(self, special: Sequence[str]) -> "_Words":
-        grammar, thinking = self._grammar, self._thinking
-        dropped = (*TURN_ENDS, *special)
+        grammar, thinking, dropped = self._grammar, self._thinking, (*TURN_ENDS, *special)
         thoughts = () if thinking.append else (*thinking.openings, *thinking.closings)
         if grammar is None:
             found = markers(*thoughts, *thinking.around, *dropped), markers(*thoughts, *dropped)
@@ -217,8 +216,8 @@ class OutputParser:
 
     def _bare(self, grammar: Grammar) -> bool:
         """Whether a call may begin here without a marker."""
-        reader = self._reader
-        return bool(grammar.bare) and reader.held[:1] in tuple(grammar.bare) and reader.position >= self._plain
+        first, position = self._reader.held[:1], self._reader.position
+        return first in tuple(grammar.bare) and position >= self._plain
 
     def _white(self, kept: bool) -> Steps[None]:
         """Reads white space. `kept`: it is content, unless a marker follows it."""
@@ -302,8 +301,10 @@ class OutputParser:
 
     def _end_of_call(self, grammar: Grammar, text: str) -> tuple[int, str]:
         """Where the text of this region has the first end marker of the open call, and which; "": it has none."""
+        if not (ends := grammar.call_ends()):
+            return len(text), ""
         front = len(self._reader.logged()) - (self._reader.position - self._calls.started)
-        at, marker = markers(*grammar.call_ends()).find(text[front:], closed=True)
+        at, marker = markers(*ends).find(text[front:], closed=True)
         return front + at, marker
 
     def _broken(self, at: int, marker: str, why: str) -> None:

@@ -88,13 +88,11 @@ class Pythonic(Grammar):
         reader, parts, opened, quote = self.reader, list[str](), list[str](), ""
         while True:
             match = _SPECIAL(reader.held)
-            if match is None:
-                piece = reader.cut(len(reader.held))
+            if match is None or (match[0] == "\\" and match.end() == len(reader.held)):
+                # A backslash waits for what it escapes, all before it continues.
+                piece = reader.cut(len(reader.held) if match is None else match.start())
                 emit(piece)
                 parts.append(escaped(piece) if quote else piece)
-                yield from reader.more()
-                continue
-            if match[0] == "\\" and match.end() == len(reader.held):
                 yield from reader.more()
                 continue
             piece = reader.cut(match.end() + (match[0] == "\\"))
