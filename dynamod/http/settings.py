@@ -19,6 +19,8 @@ from dynamod.message.tls import TlsFiles, server_context
 
 METRICS_PREFIX = "dynamo_frontend"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*?#]+")
+STREAMED = ("chat", "responses", "messages")
+"""APIs whose streams can have the arguments of tool calls in pieces."""
 TRUE = ("1", "true", "yes", "on")
 
 Seconds = Annotated[float, Meta(ge=0)]
@@ -73,6 +75,27 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     completion_max_tokens: Annotated[
         int, Meta(ge=0, le=2**31 - 1, description="max_tokens of completions that say none; 0: no limit")
     ] = 16
+    stream_tool_arguments: Annotated[
+        str | list[str],
+        Meta(
+            description="APIs whose streams have the arguments of tool calls in pieces as the model writes them: "
+            "chat, responses, messages, or empty for none"
+        ),
+    ] = "responses,messages"
+    malformed_tool_calls: Annotated[
+        Literal["arguments", "content"],
+        Meta(
+            description="what the model writes as a tool call without being one: a call whose arguments are the text, "
+            "or content, for which no arguments are streamed"
+        ),
+    ] = "arguments"
+    unenforced_tool_choice: Annotated[
+        Literal["ask", "refuse"],
+        Meta(
+            description="`tool_choice` that an engine without grammars cannot enforce: the model is asked, and a "
+            "header of the answer says so; or such requests are refused"
+        ),
+    ] = "ask"
     ignore_unsupported_fields: Annotated[
         bool,
         Meta(description="fields of requests that are known and not served are left out, not refused"),
@@ -103,6 +126,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                     f"allowed_origins: {origin!r} is no origin", "write https://example.org, http://localhost:3000 or *"
                 )
 
+        for word in self.streamed_arguments:
+            if word not in STREAMED:
+                raise UserError(f"stream_tool_arguments: {word!r} is no API", f"write some of {', '.join(STREAMED)}")
         _ = self.proxies
 
     def __repr__(self) -> str:
@@ -134,6 +160,11 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 hint = "write addresses like 10.0.0.7 or networks like 10.0.0.0/8, as a list or with commas"
                 raise UserError(f"trusted_proxies: {error}", hint) from None
         return found
+
+    @property
+    def streamed_arguments(self) -> frozenset[str]:
+        """`stream_tool_arguments` one by one; as text they are comma separated."""
+        return frozenset(_words(self.stream_tool_arguments))
 
     @property
     def guarded(self) -> bool:

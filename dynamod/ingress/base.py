@@ -33,13 +33,22 @@ class Lowering(Protocol):
         ...
 
 
+class CallForm(msgspec.Struct, frozen=True):
+    """How calls of tools reach a client. `pieces`: their arguments come as the model writes them. `stays`: so does a
+    call whose arguments are no JSON object, with the text that the model wrote; else the text is content.
+    """
+
+    pieces: bool = False
+    stays: bool = False
+
+
 class Job(msgspec.Struct, frozen=True):
     """One accepted HTTP request. `body` is the client's JSON as it came (text engines get it unchanged).
 
     `priority`: of the client's key, instead of what the request says; None: it has none. `timed`: the sink wants to
     know when a worker was found, and which. `needs`: of its workers. `notes`: what features say of the request, for the
     log and the records of its decisions: texts without spaces, by words of the features. `facts`: gets the tokens of
-    prompts and answers; None: no reader wants tokens. `timeline`: gets its marks.
+    prompts and answers; None: no reader wants tokens. `timeline`: gets its marks. `calls`: how the client gets calls.
     """
 
     id: str
@@ -52,6 +61,7 @@ class Job(msgspec.Struct, frozen=True):
     notes: dict[str, str] = {}
     facts: Facts | None = None
     timeline: Timeline | None = None
+    calls: CallForm = CallForm()
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class RequestsInFlight:
             self._check_needs(job, lowered.card)
         if job.request.wants("query_instance_id"):
             return await self._answer_where(job, sink, lowered)
-        parsed = ParsedSink(sink, lowered.parsers, most_calls(job.request)) if lowered.parsers else None
+        parsed = ParsedSink(sink, lowered.parsers, most_calls(job.request), job.calls) if lowered.parsers else None
         run = RequestRun(sink) if parsed is None else RequestRun(parsed, parsed.stop)
         if lowered.echo:
             sink.echoed(lowered.echo)

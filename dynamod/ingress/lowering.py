@@ -235,6 +235,13 @@ def lower_text(
     return Lowered(card, None, requests, outputs, counts, annotations, samples=samples, parsers=parsers)
 
 
+def only_asked(request: Common, card: ModelCard, model: Model | None) -> bool:
+    """Whether calls that have to come are not enforced: the model is only asked for them. `model`: as of `Served`."""
+    if not isinstance(request, ChatRequest) or not request.must_call:
+        return False
+    return not card.capabilities.grammars or (model is not None and not model.tokenizer.has_pieces)
+
+
 def check_served(request: Common, card: ModelCard) -> None:
     """Refuse what the model's engine cannot do and would silently leave out. Raises BadRequest."""
     for path, why in unserved_by(request, card):

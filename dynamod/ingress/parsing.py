@@ -19,6 +19,7 @@ from dynamod.parsers import (
     TURN_CHARS,
     Arguments,
     BehindReasoning,
+    Broken,
     CallStart,
     Content,
     Dropped,
@@ -36,7 +37,7 @@ from dynamod.parsers import (
 from dynamod.preprocess.conversation import kwargs_of
 from dynamod.preprocess.model import Model
 
-from .base import Logprob, ResponseSink
+from .base import CallForm, Logprob, ResponseSink
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -182,14 +183,16 @@ def _spec(function: Mapping[str, Any]) -> ToolSpec:
 
 
 class ParsedChoice:
-    """What one choice has said of calls and reasoning. `most`: calls that its answer may have.
+    """What one choice has said of calls and reasoning. `most`: calls that its answer may have. `pieces`: arguments of
+    calls come as they are certain.
 
     `waits`: the next text is no plain content in any case, or decides about tokens before it.
     """
 
-    def __init__(self, parser: ChoiceParser, most: int | None) -> None:
-        self.parser, self._most = parser, most
-        self._open: tuple[CallStart, list[str]] | None = None
+    def __init__(self, parser: ChoiceParser, most: int | None, *, pieces: bool = False) -> None:
+        self.parser, self._most, self._pieces = parser, most, pieces
+        self._open: tuple[CallStart, list[str]] | None = None  # a call, and arguments of which nothing was said
+        self._begun = False  # its beginning was said
         self.calls = self.reasoning_tokens = 0
         self.waits = self._inside = parser.reasoning
         self._undecided = 0  # tokens of which the parser has said nothing yet: they may begin a marker
@@ -204,7 +207,10 @@ class ParsedChoice:
             self._undecided = 0 if segments else self._undecided + tokens
 
     def deltas(self, segments: Sequence[Segment]) -> list[str | dict[str, Any]]:
-        """Content as text, the rest as members of a delta. A call is one delta, when it is known to be complete."""
+        """Content as text, the rest as members of a delta.
+
+        A call is one delta, when it is known to be complete; or its beginning, and then its arguments in pieces.
+        """
         found: list[str | dict[str, Any]] = []
         for segment in segments:
             if isinstance(segment, Arguments):
@@ -215,6 +221,10 @@ class ParsedChoice:
                 self._open = None if segment.index is not None else self._open
                 log.warning("a call of the tool %r is dropped: it is %s", segment.name, segment.why)
                 continue
+            if isinstance(segment, Broken):
+                why = "its arguments are no JSON object and reach the client as they are"
+                log.warning("a call of the tool %r is %s: %s", segment.name, segment.why, why)
+                continue
             found += self.close()
             if isinstance(segment, CallStart):
                 self._open = segment, []
@@ -222,19 +232,51 @@ class ParsedChoice:
                 found.append(segment.text)
             else:
                 found.append({"reasoning_content": segment.text})
+        if self._pieces:
+            found += self._said()
         self.waits = self._open is not None or self._inside or self._undecided > 0
         return found
 
     def close(self) -> list[str | dict[str, Any]]:
         """The call that is complete when something else follows, or nothing."""
-        if self._open is None:
+        found = self._said()
+        self._open, self._begun = None, False
+        return found
+
+    def _said(self) -> list[str | dict[str, Any]]:
+        """What has come of the open call since this was called last."""
+        if self._open is None or (self.calls == self._most and not self._begun):
             return []
-        (start, arguments), self._open = self._open, None
-        if self.calls == self._most:
-            return []
+        start, pieces = self._open
+        arguments = "".join(pieces)
+        pieces.clear()
+        if self._begun:
+            call = {"index": self.calls - 1, "function": {"arguments": arguments}}
+            return [{"tool_calls": [call]}] if arguments else []
+        self._begun = True
         self.calls += 1
-        function = {"name": start.name, "arguments": "".join(arguments)}
+        function = {"name": start.name, "arguments": arguments}
         return [{"tool_calls": [{"index": self.calls - 1, "id": start.id, "type": "function", "function": function}]}]
+
+
+def content_of(chunk: Any) -> tuple[str, Any]:
+    """The content of a chunk that an engine has made, and the chunk without it; None: nothing is left.
+
+    Empty for a chunk of several choices, or with calls in it: its engine has parsed it.
+    """
+    parts = chunk.get("choices") if isinstance(chunk, dict) else None
+    part = parts[0] if isinstance(parts, list) and len(parts) == 1 else None
+    delta = part.get("delta") if isinstance(part, dict) else None
+    if part is None or not isinstance(delta, dict) or delta.get("tool_calls"):
+        return "", chunk
+    if not isinstance(delta.get("content"), str):
+        return "", chunk
+    rest = {name: value for name, value in delta.items() if name not in ("content", "role") and value is not None}
+    others = {name: value for name, value in part.items() if name not in ("delta", "index", "finish_reason")}
+    kept = {**chunk, "choices": [{**others, "delta": rest}]} if rest or any(others.values()) else None
+    if kept is None and chunk.get("usage"):
+        kept = {"choices": [], "usage": chunk["usage"]}
+    return delta["content"], kept
 
 
 class ParsedSink:
@@ -244,9 +286,13 @@ class ParsedSink:
     for it. What comes meanwhile waits: the order of the answer stays.
     """
 
-    def __init__(self, sink: ResponseSink, parsers: Sequence[ChoiceParser], most: int | None) -> None:
+    def __init__(
+        self, sink: ResponseSink, parsers: Sequence[ChoiceParser], most: int | None, calls: CallForm = CallForm()
+    ) -> None:
         self._sink = sink
-        self._choices = [ParsedChoice(parser, most) for parser in parsers]
+        for parser in parsers if calls.stays else ():
+            parser.keep_calls(pieces=calls.pieces)
+        self._choices = [ParsedChoice(parser, most, pieces=calls.pieces) for parser in parsers]
         self._feed = [parser.feed for parser in parsers]
         self._later = deque[Callable[[], None]]()  # calls that wait for a text which is read in turns
         self._turning = False
@@ -312,8 +358,12 @@ class ParsedSink:
         self._in_order(partial(self._sink.logprobs, index, entries))
 
     def chunk(self, index: int, chunk: Any) -> None:
-        """After the text that came before."""
-        self._in_order(partial(self._sink.chunk, index, chunk))
+        """After the text that came before. Content of a chat's delta is text of the model, which is parsed."""
+        text, rest = content_of(chunk)
+        if rest is not None:
+            self._in_order(partial(self._sink.chunk, index, rest))
+        if text:
+            self.text(index, text, 0)
 
     def counted(self, index: int, *, cached_tokens: int | None = None, reasoning_tokens: int | None = None) -> None:
         """Numbers, which have no order."""

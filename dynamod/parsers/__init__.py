@@ -2,8 +2,9 @@
 
 from .behind import BehindReasoning
 from .choose import AUTO, NONE, check_names, choose
-from .parser import TURN_CHARS, OutputParser, keeping_cut, make_parser, opening_of, written_calls
-from .segments import Arguments, Call, CallStart, Content, Dropped, Reasoning, Segment, ToolSpec, assemble
+from .formats import opening_of, written_calls
+from .parser import TURN_CHARS, OutputParser, keeping_cut, make_parser
+from .segments import Arguments, Broken, Call, CallStart, Content, Dropped, Reasoning, Segment, ToolSpec, assemble
 from .thinking import thinking_of
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "TURN_CHARS",
     "Arguments",
     "BehindReasoning",
+    "Broken",
     "Call",
     "CallStart",
     "Content",

@@ -33,6 +33,12 @@ class BehindReasoning:
         self.reasons = bool(closing)
         self._fresh = True  # no reasoning yet
 
+    def keep_calls(self, *, pieces: bool) -> None:
+        """As of `OutputParser.keep_calls`."""
+        for parser in (self._rest, self._calls[1] if self._calls is not None else None):
+            if parser is not None:
+                parser.keep_calls(pieces=pieces)
+
     @property
     def reasoning(self) -> bool:
         """Whether the text that has been fed ends inside of reasoning."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
+from .markers import Markers
 from .reader import Reader
-from .segments import Arguments, CallStart, Content, Dropped, Reasoning, Segment, ToolSpec
+from .segments import Arguments, Broken, CallStart, Content, Dropped, Reasoning, Segment, ToolSpec
 
 Identify = Callable[[str, int], str]
 """The id of a call, of the choice's seed and the call's index."""
@@ -20,12 +22,62 @@ def short_id(seed: str, index: int) -> str:
     return blake2b(f"{seed}/{index}".encode(), digest_size=5).hexdigest()[:9]
 
 
+class CallRules(NamedTuple):
+    """What becomes of calls that are none.
+
+    `keeps_cut`: an answer of calls alone that its limit cuts off keeps what it has of a call. `stays`: a broken call
+    stays, with the text that the model wrote as its arguments. `pieces`: so does one that is cut off: the client has
+    seen its beginning.
+    """
+
+    keeps_cut: bool = False
+    stays: bool = False
+    pieces: bool = False
+
+
+class Certain:
+    """Finds which arguments of the open call are certain, whatever follows.
+
+    `ends`: markers of which the first ends a broken call: text after it is no argument until the call is complete.
+    `covered`: the reader's position up to which the arguments have what was read. `doubtful`: they have an end marker.
+    `announced`: the call was handed over; a broken one stays from then on, if such calls stay.
+    """
+
+    def __init__(self) -> None:
+        self.ends: Markers | None = None
+        self.covered = 0
+        self.doubtful = self.announced = False
+        self._held: list[str] = []
+
+    def begin(self, position: int) -> None:
+        """The next arguments begin at a position of the reader."""
+        self._held, self.doubtful, self.covered = [], False, position
+
+    def more(self, text: str, position: int) -> str:
+        """More arguments, read up to a position. Returns the arguments that are certain now."""
+        self.covered = position
+        if self.ends is None:
+            return text
+        self._held.append(text)
+        if self.doubtful:
+            return ""
+        text = self.held()
+        at, marker = self.ends.find(text, False)
+        self.doubtful = bool(marker)
+        self._held = [text[at:]] if at < len(text) else []
+        return text[:at]
+
+    def held(self) -> str:
+        """Arguments that are not certain."""
+        return "".join(self._held)
+
+
 class Calls:
     """Segments that were not handed over yet (`out`), and the call that is being read.
 
     `pending`: a call has begun and is not complete. `open`: it was announced by a CallStart. `reason`: how the text has
-    ended, once it has. `keeps_cut`: an answer of calls alone that its limit cuts off keeps what it has of a call.
-    `started`: the reader's position where the open call was announced. `another`: this region has had a complete call.
+    ended, once it has. `started`: the reader's position where the open call was announced. `certain`: its arguments.
+    `another`: this region has had a complete call. `count`: calls that are complete, or were dropped.
     """
 
     def __init__(self, reader: Reader, tools: Sequence[ToolSpec], seed: str, identify: Identify) -> None:
@@ -33,13 +85,19 @@ class Calls:
         self.out: list[Segment] = []
         self.pending = self.open = False
         self.reason = ""
-        self.keeps_cut = False
+        self.rules = CallRules()
+        self.certain = Certain()
         self.started = 0
         self.another = False
-        self._name = ""
-        self._count = 0
+        self._start = CallStart(0, "", "")  # of the open call
+        self.count = 0
         self._ids: set[str] = set()
         self._reader, self._seed, self._identify = reader, seed, identify
+
+    @property
+    def stays(self) -> bool:
+        """Whether the open call stays although it is broken."""
+        return self.rules.stays and self.open and self.certain.announced
 
     def text(self, kind: type[Content] | type[Reasoning], text: str) -> None:
         """A piece of text, if it is any."""
@@ -56,30 +114,53 @@ class Calls:
     def start(self, name: str, given: str = "") -> None:
         """The call's name is known. `given`: the id that the model wrote; used when no other call has it."""
         self.pending = self.open = True
-        self._name = name
         self.started = self._reader.position
-        number = self._count
+        self.certain.begin(self.started)
+        self.certain.announced = False
+        number = self.count
         chosen = given if given and given not in self._ids else self._identify(self._seed, number)
         while chosen in self._ids:
             number += 1000
             chosen = self._identify(self._seed, number)
         self._ids.add(chosen)
-        self.out.append(CallStart(self._count, chosen, name))
+        self._start = CallStart(self.count, chosen, name)
+        if not self.rules.stays:
+            self._announce()
+
+    def _announce(self) -> None:
+        if not self.certain.announced:
+            self.certain.announced = True
+            self.out.append(self._start)
 
     def text_begins(self) -> None:
         """What has been read of the region is no text, whatever follows."""
         if self._reader.log is not None:
             self._reader.log = []
 
-    def arguments(self, text: str) -> None:
-        """A piece of the open call's arguments."""
+    def arguments(self, text: str, unread: int = 0) -> None:
+        """A piece of the open call's arguments. `unread`: the last characters that were read are not in it."""
         if text:
-            self.out.append(Arguments(self._count, text))
+            self._announce()
+        if text and (text := self.certain.more(text, self._reader.position - unread)):
+            self.out.append(Arguments(self.count, text))
+
+    def broken(self, why: str, text: str = "") -> None:
+        """The open call ends here, and its arguments are what the model wrote. `text`: the rest of them."""
+        name, number = self._start.name, self.count
+        self._announce()
+        self.certain.begin(0)
+        if text:
+            self.out.append(Arguments(number, text))
+        self.done()
+        self.out.append(Broken(number, name, why))
 
     def done(self) -> None:
         """The open call is complete."""
+        self._announce()
+        if text := self.certain.held():
+            self.out.append(Arguments(self.count, text))
         self.pending = self.open = False
-        self._count += 1
+        self.count += 1
         self._reader.log = []
         self.another = True
 
@@ -88,13 +169,16 @@ class Calls:
 
         After a complete call a cut one is dropped: clients decode the arguments of each call that they get.
         """
-        kept = self.keeps_cut and why == "truncated" and self.reason == "length" and not self._count
+        kept = self.rules.keeps_cut and why == "truncated" and self.reason == "length" and not self.count
         if kept and self.open:
             return self.done()
         if kept:
             self.pending = False
             return self.text(Content, "".join(self._reader.log or ()) + self._reader.held)
-        self.out.append(Dropped(self._count if self.open else None, self._name if self.open else "", why))
-        self._count += self.open
+        said = self.open and self.certain.announced
+        if self.rules.pieces and said:
+            return self.broken(why)
+        self.out.append(Dropped(self.count if said else None, self._start.name if self.open else "", why))
+        self.count += said
         self.pending = self.open = False
         return None

@@ -1,6 +1,7 @@
 """One parser per choice: text in pieces becomes reasoning, content and calls, in order."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from .calls import Calls, long_id
 from .grammars import grammar_class
@@ -9,7 +10,6 @@ from .markers import Markers, markers
 from .reader import Ended, Malformed, Reader, Steps
 from .segments import Content, Reasoning, Segment, ToolSpec
 from .thinking import Thinking, suffix_of, thinking_of
-from .writing import Form, Unwritable, calls_form
 
 TURN_ENDS = (
     *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>", "<turn|>"),
@@ -29,6 +29,15 @@ TURN_CHARS = 8192
 _NOTHING = Thinking((), ())
 
 
+class _Words(NamedTuple):
+    """Markers in content and in reasoning; words that begin a call after text; special tokens."""
+
+    content: Markers
+    reasoning: Markers
+    inner: frozenset[str]
+    special: frozenset[str]
+
+
 class OutputParser:
     """Feed it all text of a choice, then finish it. The same text gives the same result however it is cut.
 
@@ -37,7 +46,7 @@ class OutputParser:
 
     __slots__ = (
         *("_calls", "_grammar", "_kind", "_lead", "_near", "_over", "_plain", "_reader"),
-        *("_special", "_steps", "_thinking", "_undone", "_words"),
+        *("_steps", "_thinking", "_undone", "_words"),
         *("reasoning", "reasons"),
     )
 
@@ -64,26 +73,37 @@ class OutputParser:
         )
         self._lead = ""  # white space that is content if text follows it
         self._undone = 0  # characters that were read once more
-        self._special = frozenset(special)
         self._plain = 0  # the position up to which an opening marker begins no call
         self._over = False
         self._words = self._word_sets(special)
         self._steps = self._run(inside)
         next(self._steps)
 
-    def _word_sets(self, special: Sequence[str]) -> tuple[Markers, Markers]:
-        """Markers in content and in reasoning."""
-        grammar, thinking = self._grammar, self._thinking
-        dropped = (*TURN_ENDS, *special)
+    def _word_sets(self, special: Sequence[str]) -> "_Words":
+        grammar, thinking, dropped = self._grammar, self._thinking, (*TURN_ENDS, *special)
         thoughts = () if thinking.append else (*thinking.openings, *thinking.closings)
         if grammar is None:
-            return markers(*thoughts, *thinking.around, *dropped), markers(*thoughts, *dropped)
+            found = markers(*thoughts, *thinking.around, *dropped), markers(*thoughts, *dropped)
+            return _Words(*found, frozenset(), frozenset(special))
+        inner = grammar.inner_words()
+        calls = (*grammar.openings, *grammar.closings, *inner)
         strong = () if grammar.weak else grammar.openings
         inside = (*strong, *(grammar.closings if grammar.channels else ()))
-        return (
-            markers(*thoughts, *thinking.around, *grammar.openings, *grammar.closings, *dropped),
+        return _Words(
+            markers(*thoughts, *thinking.around, *calls, *dropped),
             markers(*thoughts, *inside, *dropped),
+            frozenset(inner),
+            frozenset(special),
         )
+
+    def keep_calls(self, *, pieces: bool) -> None:
+        """A broken call stays, for clients that get one: its arguments are the text that the model wrote.
+
+        `pieces`: they get arguments as they come, so that a call which the limit cuts off stays, too.
+        """
+        calls, ends = self._calls, self._grammar.call_ends() if self._grammar is not None else ()
+        calls.rules = calls.rules._replace(stays=True, pieces=pieces)
+        calls.certain.ends = markers(*ends) if ends else None
 
     @property
     def waiting(self) -> int:
@@ -99,8 +119,11 @@ class OutputParser:
         near = self._near
         if near is not None and near(text) is None:
             return [self._kind(text)] if text else []
-        if not self._reader.ended:
-            self._reader.give(text)
+        reader = self._reader
+        if not reader.ended:
+            if text and reader.take(text):
+                return self._step(most)
+            reader.give(text)
         return self._read(most)
 
     def finish(self, reason: str = "stop", most: int | None = None) -> list[Segment]:
@@ -125,8 +148,18 @@ class OutputParser:
         out, self._calls.out = self._calls.out, []
         return out
 
+    def _step(self, most: int | None) -> list[Segment]:
+        """As `_read`, for a text that one step reads."""
+        if not self._over:
+            self._near = None
+            self._over = next(self._steps, self) is self
+            if self._reader.waiting:
+                return self._read(most)
+        out, self._calls.out = self._calls.out, []
+        return out
+
     def _run(self, inside: bool) -> Steps[None]:
-        grammar, thinking, reader = self._grammar, self._thinking, self._reader
+        grammar, thinking, reader, words = self._grammar, self._thinking, self._reader, self._words
         first = fresh = True
         late: tuple[str, ...] = ()  # markers that may follow a call
         if thinking.append:
@@ -142,7 +175,9 @@ class OutputParser:
                     self._lead = ""
                     inside, late = grammar.kind is Reasoning, grammar.closings
                     continue
-            marker = yield from self._text(Reasoning if inside else Content, self._words[inside], late)
+            marker = yield from self._text(
+                Reasoning if inside else Content, words.reasoning if inside else words.content, late
+            )
             late = ()
             if not marker:
                 return
@@ -153,6 +188,9 @@ class OutputParser:
                 late = grammar.closings if read else ()
                 fresh = read is not False
                 inside = grammar.kind is Reasoning if read else inside and not fresh
+            elif grammar is not None and marker in self._words.inner:
+                fresh = yield from self._within(grammar, marker, Reasoning if inside else Content)
+                late = grammar.closings if fresh else ()
             elif marker in thinking.openings:
                 inside = True
             elif marker in thinking.closings or marker in thinking.around:
@@ -162,10 +200,24 @@ class OutputParser:
             else:
                 fresh = False  # a special token: what is around it continues
 
+    def _within(self, grammar: Grammar, word: str, kind: type[Content | Reasoning]) -> Steps[bool]:
+        """Reads calls that begin with a word after text. False: text follows, or the word is text."""
+        reader, lead, count = self._reader, self._lead, self._calls.count
+        self._lead = ""
+        if reader.position - len(word) >= self._plain:
+            reader.back(word)
+            if (yield from self._region(grammar, "")) is not False:
+                return True
+            if self._calls.count > count:
+                return False
+            reader.cut(len(word))
+        self._calls.text(kind, lead + word)
+        return False
+
     def _bare(self, grammar: Grammar) -> bool:
         """Whether a call may begin here without a marker."""
-        reader = self._reader
-        return bool(grammar.bare) and reader.held[:1] in tuple(grammar.bare) and reader.position >= self._plain
+        first, position = self._reader.held[:1], self._reader.position
+        return first in tuple(grammar.bare) and position >= self._plain
 
     def _white(self, kept: bool) -> Steps[None]:
         """Reads white space. `kept`: it is content, unless a marker follows it."""
@@ -196,7 +248,7 @@ class OutputParser:
                 self._lead = ""
             if marker:
                 reader.cut(len(marker))
-                self._lead = ""
+                self._lead = self._lead if marker in self._words.inner else ""
                 return marker
             if reader.closed:
                 out.text(kind, self._lead)
@@ -215,6 +267,9 @@ class OutputParser:
         try:
             yield from grammar.read(opening)
         except Malformed:
+            if calls.stays:
+                yield from self._stays(grammar)
+                return None
             if calls.open:
                 self._broken(*self._end_of_call(grammar, reader.logged()), "malformed")
                 return None
@@ -227,11 +282,14 @@ class OutputParser:
                 reader.cut(len(reader.held))
                 self._undo()
                 return False
-            if calls.open and not (calls.keeps_cut and calls.reason == "length"):
+            if calls.open and not (calls.rules.keeps_cut and calls.reason == "length"):
                 at, marker = self._end_of_call(grammar, reader.logged() + reader.held)
                 # A text that is cut off may have markers in a string, unless they are special tokens.
                 own = calls.reason == "stop" and grammar.quoted
-                if own or (marker and marker in self._special):
+                if own or (marker and marker in self._words.special):
+                    if calls.stays:
+                        yield from self._stays(grammar)
+                        return None
                     reader.cut(len(reader.held))
                     self._broken(at, marker, "malformed" if marker else "truncated")
                     return None
@@ -243,8 +301,10 @@ class OutputParser:
 
     def _end_of_call(self, grammar: Grammar, text: str) -> tuple[int, str]:
         """Where the text of this region has the first end marker of the open call, and which; "": it has none."""
+        if not (ends := grammar.call_ends()):
+            return len(text), ""
         front = len(self._reader.logged()) - (self._reader.position - self._calls.started)
-        at, marker = markers(*grammar.call_ends()).find(text[front:], closed=True)
+        at, marker = markers(*ends).find(text[front:], closed=True)
         return front + at, marker
 
     def _broken(self, at: int, marker: str, why: str) -> None:
@@ -260,6 +320,32 @@ class OutputParser:
         self._undone += end - self._plain
         if self._undone > MOST_UNDONE_CHARS + 2 * end:
             self._plain = end
+
+    def _stays(self, grammar: Grammar) -> Steps[None]:
+        """The open call is broken, and stays: its text up to its end marker are its arguments."""
+        reader, calls = self._reader, self._calls
+        log, end = reader.logged(), reader.position
+        begin = end - len(log)
+        at, marker = self._end_of_call(grammar, log)
+        if marker and begin + at < calls.certain.covered:
+            held = calls.certain.held()
+            rest = held[: markers(*grammar.call_ends()).find(held, closed=True)[0]]
+        elif marker:
+            rest = calls.certain.held() + log[calls.certain.covered - begin : at]
+        else:
+            rest, covered = calls.certain.held(), calls.certain.covered
+            try:
+                _, stop = yield from reader.until(*grammar.outer_ends())
+                reader.back(stop)
+            except Ended:
+                reader.cut(len(reader.held))
+            rest += reader.logged()[covered - begin : reader.position - begin]
+        if marker:
+            reader.undo(at)
+            self._undone += end - reader.position
+            self._plain = end if self._undone > MOST_UNDONE_CHARS + 2 * end else reader.position
+        calls.broken("malformed", rest.rstrip())
+        reader.log = None
 
     def _undo(self) -> None:
         """The text after an opening marker is unread again; above a bound, calls are not looked for in it."""
@@ -304,32 +390,11 @@ def make_parser(
     return parser
 
 
-def opening_of(tool: str, special: Sequence[str]) -> tuple[str, bool]:
-    """The marker that calls of a format begin with, empty for none, and whether one of its markers is `special`."""
-    grammar = grammar_class(tool).suffixed(suffix_of("", special))
-    opening = grammar.openings[0] if grammar.openings and not grammar.channels else ""
-    return opening, any(marker in special for marker in (*grammar.openings, *grammar.closings))
-
-
-def written_calls(tool: str, tools: Sequence[ToolSpec], special: Sequence[str], *, several: bool) -> Form | None:
-    """The form of an answer that is calls in this format, as the `format` of a structural tag.
-
-    `special`: the tokenizer's special tokens. `several`: more than one call may come. None: the format owns reasoning
-    too, or cannot say the arguments of one of the tools.
-    """
-    grammar = grammar_class(tool).suffixed(suffix_of("", special))
-    if grammar.writing is None:
-        return None
-    try:
-        return calls_form(grammar.writing, tools, several=several)
-    except Unwritable:
-        return None
-
-
 def keeping_cut(parser: OutputParser) -> OutputParser:
     """The parser, for an answer that is calls alone: what it has of a call is kept when the limit cuts it off.
 
     A call whose name is known keeps the arguments as far as they came. Else the text is content.
     """
-    parser._calls.keeps_cut = True
+    calls = parser._calls
+    calls.rules = calls.rules._replace(keeps_cut=True)
     return parser

@@ -17,12 +17,16 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 """A parser that yields when it needs more text, and returns a T."""
 
+Emit = Callable[[str], None]
+"""Takes pieces of a text as they are read."""
+
 SLICE_CHARS = 2048
 """The longest text that one step reads: what a step costs, and what `cut` copies, does not grow with the pieces."""
 LONGEST_NAME = 256
 LONGEST_SCALAR = 4000
-_STRUCTURE = re.compile(r'[{}\[\]"]').search
+_STRUCTURE = re.compile(r'["}\]]|[{\[]+').search
 _IN_STRING = re.compile(r'["\\]').search
+_PLAIN_STRING = re.compile(r'"[^"\\\x00-\x1f\ud800-\udfff]*+"').match
 _SCALAR_ENDS = re.compile(r"[\s,}\]<;]")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _PAIR = {"}": "{", "]": "["}
@@ -57,6 +61,13 @@ class Reader:
         if text:
             self._given.append((text, 0))
             self.waiting += len(text)
+
+    def take(self, text: str) -> bool:
+        """Makes a short text readable at once, where no other text waits. Returns whether it did."""
+        if self.waiting or len(text) > SLICE_CHARS:
+            return False
+        self.held += text
+        return True
 
     def end(self) -> None:
         """No more text is given."""
@@ -101,9 +112,9 @@ class Reader:
             self.log = ["".join(self.log)]
         return self.log[0] if self.log else ""
 
-    def undo(self) -> None:
-        """What was logged is unread again."""
-        read = self.logged()
+    def undo(self, kept: int = 0) -> None:
+        """What was logged is unread again, except its first `kept` characters."""
+        read = self.logged()[kept:]
         self.position -= len(read)
         self.log = None
         self.held = read + self.held
@@ -115,6 +126,9 @@ class Reader:
 
     def peek(self) -> Steps[str]:
         """The next character that is no white space; the white space is read."""
+        held = self.held
+        if held and not held[0].isspace():
+            return held[0]
         while not (rest := self.held.lstrip()):
             self.cut(len(self.held))
             yield from self.more()
@@ -126,10 +140,15 @@ class Reader:
         """Reads which of the words comes next, after white space, the longest of several; "" when none does."""
         yield from self.peek()
         while True:
-            found = max((word for word in words if self.held.startswith(word)), key=len, default="")
-            if self.closed or not any(len(word) > len(self.held) and word.startswith(self.held) for word in words):
-                if not found and self.closed and any(word.startswith(self.held) for word in words):
-                    raise Ended
+            held, found, longer = self.held, "", False
+            for word in words:
+                if held.startswith(word):
+                    found = word if len(word) > len(found) else found
+                elif word.startswith(held):
+                    longer = True
+            if self.closed and longer and not found:
+                raise Ended
+            if self.closed or not longer:
                 return self.cut(len(found))
             yield
 
@@ -140,39 +159,51 @@ class Reader:
             raise Malformed
         return found
 
-    def until(self, *stops: str, limit: int = 0) -> Steps[tuple[str, str]]:
-        """Text up to the next of the words, and that word. Raises Malformed above `limit` characters (0: none)."""
+    def until(self, *stops: str, limit: int = 0, emit: Emit | None = None) -> Steps[tuple[str, str]]:
+        """Text up to the next of the words, and that word. Raises Malformed above `limit` characters (0: none).
+
+        `emit`: gets the text in pieces as they come, of the last one what the text ends with if no word comes.
+        """
         parts: list[str] = []
         find, size = markers(*stops).find, 0
         while True:
             end, stop = find(self.held, self.closed)
             if not stop and self.closed:
+                if emit is not None:
+                    emit(self.cut(find(self.held, False)[0]))
                 raise Ended
             if limit and size + end > limit:
                 self.cut(limit + 1 - size)  # however the text was cut, the same is read, and so may be undone
                 raise Malformed
-            parts.append(self.cut(end))
-            size += end
             if stop:
-                self.cut(len(stop))
-                return "".join(parts), stop
+                text = self.cut(end + len(stop))[:end]
+                if emit is not None:
+                    emit(text)
+                return "".join((*parts, text)) if parts else text, stop
+            if end:
+                parts.append(self.cut(end))
+                size += end
+                if emit is not None:
+                    emit(parts[-1])
             yield
 
     def name(self, *stops: str) -> Steps[tuple[str, str]]:
         """A word without white space inside, and the stop after it. Raises Malformed when it is none."""
         text, stop = yield from self.until(*stops, limit=LONGEST_NAME)
         name = text.strip().strip("\"'")
-        if not name or any(character.isspace() for character in name):
+        if len(name.split()) != 1:
             raise Malformed
         return name, stop
 
-    def value(self, emit: Callable[[str], None] | None = None) -> Steps[str]:
-        """Reads one JSON value and gives its text, in pieces to `emit` as they come.
+    def value(self, emit: Emit | None = None, *, checked: bool = True) -> Steps[str]:
+        """Reads one JSON value and gives its text, in pieces to `emit` as they come. `checked`: it has to be JSON.
 
         Control characters inside of strings, which models write and JSON forbids, are escaped. Raises Malformed when
         the text is no JSON.
         """
         first = yield from self.peek()
+        if first == '"' and emit is None and (match := _PLAIN_STRING(self.held)) is not None:
+            return self.cut(match.end())
         parts: list[str] = []
         if first in '{["':
             yield from self._nested(parts, emit or _ignored)
@@ -181,7 +212,8 @@ class Reader:
             if emit is not None:
                 emit(parts[0])
         text = "".join(parts)
-        decoded(text)
+        if checked:
+            decoded(text)
         return text
 
     def scalar(self, ends: "re.Pattern[str]") -> Steps[str]:
@@ -196,31 +228,45 @@ class Reader:
             raise Malformed
         return self.cut(match.start())
 
-    def _nested(self, parts: list[str], emit: Callable[[str], None]) -> Steps[None]:
-        opened, quoted, sent, self_closed = list[str](), False, 0, False
-        while not self_closed:
-            match = (_IN_STRING if quoted else _STRUCTURE)(self.held)
-            escape = match is not None and match[0] == "\\"
-            if match is None or (escape and match.end() == len(self.held)):
-                # A backslash waits for what it escapes, all before it continues.
-                piece = self.cut(len(self.held) if match is None else match.start())
-                if piece:
-                    parts.append(escaped(piece) if quoted else piece)
-                if sent < len(parts):
-                    emit("".join(parts[sent:]))
-                    sent = len(parts)
-                yield from self.more()
-                continue
-            piece = self.cut(match.end() + escape)
-            parts.append(escaped(piece) if quoted else piece)
-            if match[0] == '"':
-                quoted = not quoted
-            elif match[0] in "{[":
-                opened.append(match[0])
-            elif not escape and opened.pop() != _PAIR[match[0]]:
+    def _nested(self, parts: list[str], emit: Emit) -> Steps[None]:
+        opened, quoted, done = list[str](), False, False
+        while True:
+            held, at, begin, wrong = self.held, 0, 0, False
+            escaping = _CONTROL.search(held) is not None
+            found: list[str] = []
+            while not done and not wrong:
+                match = (_IN_STRING if quoted else _STRUCTURE)(held, at)
+                if match is None:
+                    at = len(held)
+                    break
+                mark, at = match[0], match.end()
+                if mark == "\\":
+                    if at == len(held):  # a backslash waits for what it escapes, all before it continues
+                        at -= 1
+                        break
+                    at += 1
+                    continue
+                if mark == '"':
+                    if escaping:
+                        found.append(escaped(held[begin:at]) if quoted else held[begin:at])
+                        begin = at
+                    quoted = not quoted
+                elif mark in _PAIR:
+                    wrong = opened.pop() != _PAIR[mark]
+                else:
+                    opened += mark
+                done = not opened and not quoted
+            rest = held[begin:at]
+            found.append(escaped(rest) if escaping and quoted else rest)
+            self.cut(at)
+            if piece := "".join(found):
+                parts.append(piece)
+                emit(piece)
+            if wrong:
                 raise Malformed
-            self_closed = not opened and not quoted
-        emit("".join(parts[sent:]))
+            if done:
+                return
+            yield from self.more()
 
 
 def decoded(text: str) -> object:

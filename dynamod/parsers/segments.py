@@ -51,11 +51,19 @@ class Dropped(msgspec.Struct, frozen=True):
     why: str
 
 
-Segment = Reasoning | Content | CallStart | Arguments | Dropped
+class Broken(msgspec.Struct, frozen=True):
+    """The call stays, and its arguments are no JSON object: they are the text that the model wrote. `why`: as above."""
+
+    index: int
+    name: str
+    why: str
+
+
+Segment = Reasoning | Content | CallStart | Arguments | Dropped | Broken
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A whole call. `arguments` is the JSON text of an object."""
+    """A whole call. `arguments` is the JSON text of an object, unless a `Broken` note follows it."""
 
     index: int
     id: str
@@ -63,7 +71,7 @@ class Call(msgspec.Struct, frozen=True):
     arguments: str
 
 
-def assemble(segments: Iterable[Segment]) -> list[Reasoning | Content | Call | Dropped]:
+def assemble(segments: Iterable[Segment]) -> list[Reasoning | Content | Call | Dropped | Broken]:
     """Pieces put together, in order: neighbouring texts are one, calls that were dropped are only their notes."""
     pieces: list[list[Any]] = []  # class or CallStart, and texts
     calls: dict[int, list[Any]] = {}
@@ -73,18 +81,18 @@ def assemble(segments: Iterable[Segment]) -> list[Reasoning | Content | Call | D
             pieces.append(calls[segment.index])
         elif isinstance(segment, Arguments):
             calls[segment.index].append(segment.text)
-        elif isinstance(segment, Dropped):
-            if segment.index is not None:
+        elif isinstance(segment, Dropped | Broken):
+            if isinstance(segment, Dropped) and segment.index is not None:
                 calls[segment.index].clear()
             pieces.append([segment])
         elif pieces and pieces[-1] and pieces[-1][0] is type(segment):
             pieces[-1].append(segment.text)
         else:
             pieces.append([type(segment), segment.text])
-    made: list[Reasoning | Content | Call | Dropped] = []
+    made: list[Reasoning | Content | Call | Dropped | Broken] = []
     for head, *texts in filter(None, pieces):
         if isinstance(head, CallStart):
             made.append(Call(head.index, head.id, head.name, "".join(texts)))
         else:
-            made.append(head if isinstance(head, Dropped) else head("".join(texts)))
+            made.append(head if isinstance(head, Dropped | Broken) else head("".join(texts)))
     return made

@@ -12,6 +12,8 @@ from . import checks
 from .contents import Form
 from .template import read_float
 
+NO_OBJECT = "INVALID_JSON"
+"""Member that has arguments which are no JSON object; Anthropic's manual gives this name."""
 _arguments = msgspec.json.Decoder(dict[str, Any], float_hook=read_float)
 
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
@@ -55,13 +57,9 @@ def _check_call(call: ToolCall, where: str) -> None:
     if not call.function.name:
         raise BadRequest(f"`{where}.name` must not be empty", param=f"{where}.name")
     arguments = call.function.arguments
-    if arguments is None or arguments == "" or isinstance(arguments, dict):
-        return
-    try:
-        _arguments.decode(arguments)
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError, TypeError):
-        text = f"`{where}.arguments` must be the JSON text of an object"
-        raise BadRequest(text, param=f"{where}.arguments") from None
+    if arguments is not None and not isinstance(arguments, str | dict):
+        text = f"`{where}.arguments` must be JSON text or an object"
+        raise BadRequest(text, param=f"{where}.arguments")
 
 
 def _check_part(part: Part, where: str) -> None:
@@ -114,14 +112,17 @@ def last_text(message: Message) -> str:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """Templates write arguments with `tojson`, so JSON text becomes the object it is; other text is no argument."""
+    """Templates write arguments with `tojson`, so JSON text becomes the object it is.
+
+    Any other text was written by a model that is to see what it wrote: an object has it as its only member.
+    """
     arguments = call.function.arguments
     if isinstance(arguments, str | dict):
         try:
             text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments)
             arguments = _arguments.decode(text)
-        except (msgspec.MsgspecError, UnicodeEncodeError):
-            arguments = {}
+        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+            arguments = {NO_OBJECT: arguments} if isinstance(arguments, str) and arguments else {}
     found: dict[str, Any] = {"type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
     return found if call.id is None else {"id": call.id, **found}
 

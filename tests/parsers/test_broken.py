@@ -102,3 +102,74 @@ def test_a_tag_that_says_string_where_the_schema_says_integer() -> None:
 def test_a_fence_of_code_between_the_markers() -> None:
     text = '<tool_call>\n```json\n{"name": "find", "arguments": {"count": 1}}\n```\n</tool_call>'
     assert calls_of(read(FORMATS["hermes"], text)) == [("find", {"count": 1})]
+
+
+WEATHER = '{"name": "find", "parameters": {"text": "x"}}'
+
+
+@pytest.mark.parametrize(
+    ("tool", "text", "content"),
+    [
+        (
+            "llama3_json",
+            f"Here is the result: {WEATHER} Would you like more?",
+            "Here is the result: Would you like more?",
+        ),
+        ("phi4", f"Sure: [{WEATHER}]", "Sure: "),
+        ("xlam", f"I look.\n```json\n[{WEATHER}]\n```", "I look.\n"),
+        ("xlam", f"<think>Hm.</think>\n[{WEATHER}]", "<think>Hm.</think>\n"),
+        ("pythonic", 'I look: [find(text="x")]', "I look: "),
+        ("granite", f"[{WEATHER}]", ""),
+        ("llama3_json", f'So {{"name": "other"}} and {WEATHER}', 'So {"name": "other"} and '),
+        ("llama3_json", f'So {{"name": and {WEATHER}', 'So {"name": and '),
+    ],
+)
+def test_calls_behind_text(tool: str, text: str, content: str) -> None:
+    found = read(FORMATS[tool], text)
+    assert calls_of(found) == [("find", {"text": "x"})]
+    assert text_of(found) == content
+
+
+@pytest.mark.parametrize("tool", ["llama3_json", "phi4", "xlam", "pythonic", "granite"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'a {"name": "other", "parameters": {}} b',
+        'a [{"name": 5}] b',
+        'a {"name": "fi',
+        "a [find b",
+        'a {"name"',
+        ' {"name"',
+    ],
+)
+def test_text_behind_text(tool: str, text: str) -> None:
+    for reason in ("stop", "length"):
+        assert read(FORMATS[tool], text, reason) == [Content(text)]
+
+
+@pytest.mark.parametrize(
+    ("tool", "text", "wanted"),
+    [
+        ("lfm2", "<|tool_call_start|>[find(count=07)]<|tool_call_end|>", {"count": 7}),
+        ("lfm2", '<|tool_call_start|>[find(text="say "hi" now")]<|tool_call_end|>', {"text": 'say "hi" now'}),
+        ("hermes", "<tool_call>{'name': 'find', 'arguments': {'count': 1, 'exact': True}}</tool_call>",
+         {"count": 1, "exact": True}),
+    ],
+)  # fmt: skip
+def test_what_is_mended(tool: str, text: str, wanted: object) -> None:
+    assert calls_of(read(FORMATS[tool], text)) == [("find", wanted)]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "wanted"),
+    [
+        ('name="arguments" string="false">{"text": "x", "count": 1}', {"text": "x", "count": 1}),
+        ('name="text" string="false">null', {"text": "null"}),
+        ('name="text" string="false">5', {"text": "5"}),
+        ('name="count" string="false">5', {"count": 5}),
+    ],
+)
+def test_values_of_tags_that_the_schema_knows_better(parameter: str, wanted: object) -> None:
+    inner = f"<｜DSML｜parameter {parameter}</｜DSML｜parameter>"
+    text = f'<｜DSML｜tool_calls><｜DSML｜invoke name="find">{inner}</｜DSML｜invoke></｜DSML｜tool_calls>'
+    assert calls_of(read(FORMATS["deepseek_v4"], text)) == [("find", wanted)]

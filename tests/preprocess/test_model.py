@@ -331,7 +331,7 @@ def test_what_a_template_sees(tmp_path: Path, bytes_reference: Reference) -> Non
                 "content": "",
                 "tool_calls": [
                     {"id": "c1", "type": "function", "function": {"name": "get", "arguments": arguments}},
-                    {"type": "function", "function": {"name": "get", "arguments": {}}},
+                    {"type": "function", "function": {"name": "get", "arguments": {"INVALID_JSON": "not json"}}},
                 ],
             },
             {"role": "tool", "content": "rain", "tool_call_id": "c1"},

@@ -113,6 +113,8 @@ class CountTokens(ConversationEndpoint[CountTokensRequest]):
 class MessageAnswer(TranslatedChat):
     """A chat request that is answered with a message."""
 
+    api = "messages"
+
     def writer(
         self, request: ChatRequest, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
     ) -> ResponseWriter:

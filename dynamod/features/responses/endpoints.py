@@ -143,6 +143,8 @@ class Responses(InputEndpoint):
 class ResponseAnswer(TranslatedChat):
     """A chat request that is answered with a response. `kept`: where that is stored."""
 
+    api, object_arguments = "responses", False
+
     def __init__(self, asked: ResponsesRequest, previous: StoredResponse | None, kept: ResponseStore | None) -> None:
         super().__init__()
         self._asked, self._previous, self._kept = asked, previous, kept

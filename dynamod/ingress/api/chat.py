@@ -1,14 +1,18 @@
 """POST /v1/chat/completions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import msgspec
+from aiohttp import web
 
-from dynamod.ingress.base import Logprob
-from dynamod.ingress.lowering import Served
+from dynamod.http.context import RequestContext
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.base import CallForm, Logprob
+from dynamod.ingress.lowering import Served, only_asked
 from dynamod.ingress.parsing import NewParser
-from dynamod.message.errors import BadRequest
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, Part
 from dynamod.message.worker import BEHIND, Grammar
 from dynamod.preprocess import checks
@@ -16,9 +20,13 @@ from dynamod.preprocess.conversation import check_messages, tools_of
 from dynamod.preprocess.model import Model, Prepared
 
 from .details import PromptLogprob, RequestMetrics, token_logprobs
+from .endpoint import Frontend
 from .generate import Generation
 from .response import FinishReason, Usage
 from .rules import either, only, set_to
+
+NOT_ENFORCED = "x-dynamod-not-enforced"
+"""Header that names the fields of a request which the engine was only asked to follow."""
 
 
 class AssistantMessage(TypedDict):
@@ -72,6 +80,10 @@ class ChatCompletions(Generation[ChatRequest]):
     id_prefix = "chatcmpl-"
     chunk_object = "chat.completion.chunk"
     prompt_ids_in_choice = False
+    api: ClassVar[str] = "chat"
+    """Its word in `stream_tool_arguments`."""
+    object_arguments: ClassVar[bool] = False
+    """An answer in one piece has arguments as an object, so that text which is none cannot be told as arguments."""
 
     rules = (
         either(only(top_logprobs=(0, None)), set_to("logprobs", True)),
@@ -101,6 +113,23 @@ class ChatCompletions(Generation[ChatRequest]):
         if request.top_logprobs and not request.logprobs:
             raise BadRequest("`top_logprobs` needs `logprobs`: true", param="top_logprobs")
 
+    def call_form(self, request: ChatRequest, settings: FrontendSettings) -> CallForm:
+        """As the settings say; what has been streamed cannot be content later."""
+        stays = settings.malformed_tool_calls == "arguments"
+        pieces = stays and bool(request.stream) and self.api in settings.streamed_arguments
+        return CallForm(pieces, stays and (pieces or not self.object_arguments))
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: ChatRequest, card: ModelCard, body: bytes
+    ) -> web.StreamResponse:
+        """Says in a header that calls which have to come are not enforced, or refuses the request, as settings say."""
+        if only_asked(asked, card, frontend.backend.model(asked.model)):
+            if frontend.settings.unenforced_tool_choice == "refuse":
+                why = f"the engine of model {card.name!r} cannot be made to call a tool; ask with `auto`"
+                raise unsupported("tool_choice", f"`tool_choice`: {why}")
+            context.headers[NOT_ENFORCED] = "tool_choice"
+        return await super().answer(frontend, context, asked, card, body)
+
     def prompts(self, model: Model, request: ChatRequest) -> Sequence[Prepared]:
         """The messages in the model's template."""
         return (model.prepare_chat(request),)
@@ -109,7 +138,7 @@ class ChatCompletions(Generation[ChatRequest]):
         """As the model's card or its template say."""
         if served.parsers is None:
             return None
-        if request.must_call and not served.card.capabilities.grammars:
+        if only_asked(request, served.card, served.model):
             served.parsers.only_asked()
         if served.model is None and not served.takes_forms:
             return served.parsers.of(request, ())

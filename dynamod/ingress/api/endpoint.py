@@ -24,7 +24,7 @@ from dynamod.http.errors import OPENAI, ErrorForm
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.turns import Turns
-from dynamod.ingress.base import Backend, Job
+from dynamod.ingress.base import Backend, CallForm, Job
 from dynamod.ingress.fields import extended, of_features_off
 from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
@@ -266,6 +266,10 @@ class EngineEndpoint(BodyEndpoint[E]):
     async def lower(self, job: Job, served: Served) -> Lowered:
         """Check a job against its model and make its engine requests, one per choice. Raises RequestError."""
 
+    def call_form(self, request: E, settings: FrontendSettings) -> CallForm:
+        """How calls of tools reach the client."""
+        return CallForm()
+
     @abstractmethod
     def writer(
         self, request: E, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
@@ -282,7 +286,10 @@ class EngineEndpoint(BodyEndpoint[E]):
         facts = records.facts(context, asked) if records is not None else None
         timeline, identity = context.timeline, frontend.unused_id(context.id)
         notes, priority = context.notes, context.caller.priority
-        job = Job(identity, self, asked, body, priority, timed, notes=notes, facts=facts, timeline=timeline)
+        calls = self.call_form(asked, settings)
+        job = Job(
+            identity, self, asked, body, priority, timed, notes=notes, facts=facts, timeline=timeline, calls=calls
+        )
         writer = self.writer(asked, job, context, meter, _of_model(settings, card))
         writer.details.facts, writer.details.timeline = facts, timeline
         clock: asyncio.TimerHandle | None = None

@@ -28,6 +28,9 @@ _LONGEST = 8_000_000
 class TranslatedChat(ChatCompletions):
     """A chat request that is answered in another form; one object per request."""
 
+    api = ""
+    object_arguments = True
+
     def __init__(self) -> None:  # nothing is read: the chat request is there
         self._outputs: Sequence[BaseOutput] = ()
 

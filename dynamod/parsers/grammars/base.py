@@ -44,10 +44,19 @@ class Grammar(ABC):
         """The grammar with this suffix in its tags, where checkpoints put one there."""
         return cls
 
+    def inner_words(self) -> tuple[str, ...]:
+        """Words with which a call of these tools may begin after text."""
+        return ()
+
     @classmethod
     def call_ends(cls) -> tuple[str, ...]:
         """Markers that end a call whose quotes are wrong."""
         return (cls.ends or (*cls.closings, *cls.openings)) if cls.quoted else ()
+
+    @classmethod
+    def outer_ends(cls) -> tuple[str, ...]:
+        """Markers up to which a broken call goes."""
+        return cls.call_ends() or cls.ends or (*cls.closings[:1], *cls.openings)
 
     @abstractmethod
     def read(self, opening: str) -> Steps[None]:

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from ..calls import Calls
-from ..reader import Malformed, Reader, Steps
+from ..reader import Emit, Malformed, Reader, Steps
 from ..segments import Content, Reasoning
 from .harmony import Harmony
 from .invoke import Minimax, attribute
@@ -17,6 +17,10 @@ class _Rfl(Minimax):
     call_end = "<|call|>"
     outer = ("<|end|>", "<|return|>")
     value_stops = ("<rfl:parameter", "<|call|>", "<|end|>", "<|return|>")
+
+    def pieces(self, parameters: Parameters, name: str, tag: str) -> Emit | None:
+        """Of a parameter on lines of its own."""
+        return parameters.string(name, lines=True)
 
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
         """One parameter, on lines of its own."""

@@ -2,8 +2,10 @@
 
 from typing import ClassVar
 
-from ..reader import Malformed, decoded
-from ..typed import kinds, member, quoted
+import msgspec
+
+from ..reader import Emit, decoded
+from ..typed import kinds, literal, member, quoted
 from ..writing import Parameter, Writing
 from .invoke import Minimax
 from .parameters import Parameters
@@ -40,6 +42,13 @@ class Dsml(Minimax):
     text: ClassVar[str] = 'string="true"'
     """The attribute of strings; other values are JSON."""
 
+    def pieces(self, parameters: Parameters, name: str, tag: str) -> Emit | None:
+        """Where the tag says a string, and the schema does not object."""
+        if self.text not in tag:
+            return None
+        allowed = kinds(member(parameters.schema, name, parameters.schema), parameters.schema)
+        return parameters.string(name, known=not allowed or "string" in allowed)
+
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
         """One parameter, of the type that its tag says."""
         if self.text in tag:
@@ -49,12 +58,20 @@ class Dsml(Minimax):
             else:
                 parameters.add_json(name, quoted(value))
             return
-        try:
-            decoded(value)
-        except Malformed:
+        schema = parameters.schema
+        made = literal(value.strip())
+        if made is None:
             parameters.add(name, value)
+            return
+        known, allowed = schema.get("properties"), kinds(member(schema, name, schema), schema)
+        found = decoded(made[0])
+        if name == "arguments" and isinstance(found, dict) and isinstance(known, dict) and name not in known:
+            for key, inner in found.items():  # all of them in one
+                parameters.add_json(key, msgspec.json.encode(inner).decode())
+        elif allowed and made[1] not in allowed and not (made[1] == "integer" and "number" in allowed):
+            parameters.add(name, value)  # the schema knows better than the tag
         else:
-            parameters.add_json(name, value.strip())
+            parameters.add_json(name, made[0])
 
 
 class DsmlSpaced(Dsml):

@@ -58,7 +58,8 @@ class Qwen3Coder(Grammar):
             if tag != "<parameter=":
                 break
             key, _ = yield from reader.name(">")
-            value, stop = yield from reader.until("</parameter>", "<parameter=", "</function>")
+            emit = parameters.string(key, lines=self.lines)
+            value, stop = yield from reader.until("</parameter>", "<parameter=", "</function>", emit=emit)
             if stop != "</parameter>":
                 reader.back(stop)
             parameters.add(key, trimmed(value) if self.lines else value)

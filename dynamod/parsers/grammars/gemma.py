@@ -3,7 +3,7 @@
 import re
 from typing import ClassVar
 
-from ..reader import LONGEST_NAME, Malformed, Reader, Steps, decoded
+from ..reader import LONGEST_NAME, Emit, Malformed, Reader, Steps, decoded
 from ..typed import quoted
 from ..writing import Parameter, Writing
 from .base import Grammar
@@ -22,6 +22,7 @@ class Gemma(Grammar):
     quoted = True
     openings: ClassVar[tuple[str, ...]] = ("<|tool_call>",)
     closings: ClassVar[tuple[str, ...]] = ("<tool_call|>", '<|"|>')
+    ends: ClassVar[tuple[str, ...]] = ("<tool_call|>", "<|tool_call>")
     quote: ClassVar[str] = '<|"|>'
 
     def read(self, opening: str) -> Steps[None]:
@@ -36,7 +37,8 @@ class Gemma(Grammar):
         else:
             while True:
                 key = yield from _key(reader, self.quote)
-                parameters.add_json(key, (yield from _value(reader, self.quote, DEEPEST)))
+                emit = parameters.string(key, known=True)
+                parameters.add_json(key, (yield from _value(reader, self.quote, DEEPEST, emit)))
                 if (yield from reader.expect(",", "}")) == "}":
                     break
         parameters.done()
@@ -52,6 +54,7 @@ class FunctionGemma(Gemma):
     )
     openings = ("<start_function_call>",)
     closings = ("<end_function_call>", "<escape>")
+    ends = ("<end_function_call>", "<start_function_call>")
     quote = "<escape>"
 
 
@@ -64,7 +67,7 @@ def _key(reader: Reader, quote: str) -> Steps[str]:
     return key.strip().strip('"')
 
 
-def _value(reader: Reader, quote: str, depth: int) -> Steps[str]:
+def _value(reader: Reader, quote: str, depth: int, emit: Emit | None = None) -> Steps[str]:
     """JSON text of one value."""
     if not depth:
         raise Malformed
@@ -85,7 +88,7 @@ def _value(reader: Reader, quote: str, depth: int) -> Steps[str]:
                 return f"{first}{', '.join(parts)}{close}"
     if first == "<":
         yield from reader.expect(quote)
-        text, _ = yield from reader.until(quote)
+        text, _ = yield from reader.until(quote, emit=emit)
         return quoted(text)
     text = (yield from reader.scalar(_SCALAR_ENDS)).strip()
     try:

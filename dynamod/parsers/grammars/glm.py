@@ -71,8 +71,8 @@ class Glm(Grammar):
             if marker != self.value:
                 kind, _ = yield from reader.until(self.kind_end)
                 yield from reader.expect(self.value)
-        text, _ = yield from reader.until(self.value_end)
         key, schema = key.strip(), parameters.schema
+        text, _ = yield from reader.until(self.value_end, emit=parameters.string(key))
         if kind and not kinds(member(schema, key, schema), schema):
             parameters.add_json(key, typed_as(text, {"type": kind.partition("[")[0].strip().lower()}, schema))
         else:

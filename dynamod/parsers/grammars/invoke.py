@@ -5,7 +5,8 @@ import re
 from typing import ClassVar
 from xml.sax.saxutils import unescape
 
-from ..reader import Ended, Malformed, Steps
+from ..markers import markers
+from ..reader import Emit, Ended, Malformed, Steps
 from ..writing import Parameter, Writing
 from .base import Grammar
 from .json_calls import json_calls
@@ -13,6 +14,7 @@ from .parameters import Parameters
 
 _NAME = re.compile(r"""\b(?:name|tool|key)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 _ENTITIES = {"&quot;": '"', "&apos;": "'"}
+_LONGEST_ENTITY = 6
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 LONGEST_TAG = 1000
 
@@ -71,17 +73,21 @@ class Minimax(Grammar):
             if word != self.parameter:
                 break
             tag, _ = yield from reader.until(self.tag_end, limit=LONGEST_TAG)
-            value = yield from self.value()
-            self.add(parameters, attribute(tag), tag, value)
+            name = attribute(tag)
+            self.add(parameters, name, tag, (yield from self.value(self.pieces(parameters, name, tag))))
         parameters.done()
 
     def named(self, tag: str) -> str:
         """The tool's name in a call's tag."""
         return attribute(tag)
 
-    def value(self) -> Steps[str]:
-        """A parameter's text, up to its closing tag."""
-        text, stop = yield from self.reader.until(self.parameter_end, *self.value_stops)
+    def pieces(self, parameters: Parameters, name: str, tag: str) -> Emit | None:
+        """What takes the pieces of a parameter that is a string in any case. `tag`: its attributes."""
+        return parameters.string(name)
+
+    def value(self, emit: Emit | None) -> Steps[str]:
+        """A parameter's text, up to its closing tag. `emit`: gets the text in pieces."""
+        text, stop = yield from self.reader.until(self.parameter_end, *self.value_stops, emit=emit)
         if stop != self.parameter_end:
             self.reader.back(stop)
         return text
@@ -122,14 +128,21 @@ class MiniCpm(Minimax):
     call, parameter = "<function ", "<param "
     call_end, parameter_end = "</function>", "</param>"
 
-    def value(self) -> Steps[str]:
+    def pieces(self, parameters: Parameters, name: str, tag: str) -> Emit | None:
+        """Of XML text, or of CDATA."""
+        pieces = parameters.string(name)
+        return XmlPieces(pieces) if pieces is not None else None
+
+    def value(self, emit: Emit | None) -> Steps[str]:
         """A parameter's text; CDATA may have the closing tag inside."""
-        text = yield from super().value()
+        text = yield from super().value(emit)
         if not text.lstrip().startswith(_CDATA) or _CDATA_END in text:
             return text
         parts, tail = [text], text[-len(_CDATA_END) :]
         while _CDATA_END not in tail:
-            parts += self.parameter_end, (yield from super().value())
+            if emit is not None:
+                emit(self.parameter_end)
+            parts += self.parameter_end, (yield from super().value(emit))
             tail = "".join(parts[-2:])  # the end has no character of the closing tag at its front
         return "".join(parts)
 
@@ -140,6 +153,42 @@ class MiniCpm(Minimax):
             parameters.add(name, plain.removeprefix(_CDATA).partition(_CDATA_END)[0])
         else:
             parameters.add(name, unescape(value, _ENTITIES))
+
+
+class XmlPieces:
+    """Passes XML text or CDATA on as text, in pieces."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._front: list[str] | None = []  # white space, and what may be the beginning of CDATA
+        self._end = ""  # of CDATA; empty: the text is none
+        self._held = ""
+        self._over = False
+
+    def __call__(self, piece: str) -> None:
+        """The next piece of the text."""
+        if self._over:
+            return
+        if self._front is not None:
+            self._front.append(piece)
+            if not piece.strip():
+                return
+            piece = "".join(self._front)
+            text = piece.lstrip()
+            if len(text) < len(_CDATA) and _CDATA.startswith(text):
+                self._front = [piece]
+                return
+            self._front = None
+            if text.startswith(_CDATA):
+                piece, self._end = text.removeprefix(_CDATA), _CDATA_END
+        text = self._held + piece
+        if self._end:
+            end, marker = markers(self._end).find(text, False)
+            self._over = bool(marker)
+        else:
+            end = max(text.rfind("&"), 0) if "&" in text[-_LONGEST_ENTITY:].rpartition(";")[2] else len(text)
+        self._held = text[end:]
+        self._emit(text[:end] if self._end else unescape(text[:end], _ENTITIES))
 
 
 class Step3(Minimax):

@@ -7,6 +7,9 @@ from ..writing import written_json
 from .base import Grammar
 from .json_calls import json_calls
 
+_OBJECTS = ('{"name"', '{ "name"', '{"type": "function"', '{"function"')
+"""How objects begin that may be calls after text."""
+
 
 class Llama3(Grammar):
     """`{"name": ..., "parameters": {...}}`, several with `;` between them, perhaps after `<|python_tag|>`.
@@ -18,6 +21,10 @@ class Llama3(Grammar):
     quoted = True
     openings: ClassVar[tuple[str, ...]] = ("<|python_tag|>",)
     bare = "{["
+
+    def inner_words(self) -> tuple[str, ...]:
+        """Objects with a call's keys, and lists of these."""
+        return (*_OBJECTS, *(f"[{word}" for word in _OBJECTS))
 
     def read(self, opening: str) -> Steps[None]:
         """The calls at this place."""
@@ -53,6 +60,10 @@ class Xlam(Llama3):
     openings = ("[TOOL_CALLS]", "<tool_call>")
     closings = ("</tool_call>",)
     bare = "{[`"
+
+    def inner_words(self) -> tuple[str, ...]:
+        """Blocks of code, too."""
+        return (*super().inner_words(), "```json")
 
     def read(self, opening: str) -> Steps[None]:
         """The calls at this place."""

@@ -6,6 +6,7 @@ import msgspec
 
 from ..calls import Calls
 from ..reader import Malformed, Reader, Steps, decoded
+from ..typed import literal
 
 NAMES = ("name", "function", "tool_name")
 ARGUMENTS = ("arguments", "parameters", "args")
@@ -15,8 +16,16 @@ _KEYS = (*NAMES, *ARGUMENTS, "type", "id")
 def arguments(reader: Reader, calls: Calls) -> Steps[None]:
     """The arguments of the open call, which is complete then: an object, a string that holds one, or null."""
     first = yield from reader.peek()
+    calls.certain.begin(reader.position)
     if first == "{":
-        yield from reader.value(calls.arguments)
+        text = yield from reader.value(calls.arguments, checked=False)
+        try:
+            decoded(text)
+        except Malformed:
+            if not calls.rules.stays or calls.certain.doubtful:
+                raise
+            calls.broken("malformed", calls.certain.held())
+            return
     else:
         calls.arguments(_object((yield from reader.value())))
     calls.done()
@@ -109,6 +118,23 @@ def json_calls(reader: Reader, calls: Calls, known: Iterable[str] | None = None)
             following = yield from reader.peek()
         if following != "{":
             return
+
+
+def python_call(reader: Reader, calls: Calls, *ends: str) -> Steps[None]:
+    """One call as Python writes a dictionary, up to one of the markers `ends`."""
+    calls.begin()
+    text, stop = yield from reader.until(*ends)
+    reader.back(stop)
+    value = literal(text.strip())
+    called = decoded(value[0]) if value is not None else None
+    name = called.get("name") if isinstance(called, dict) else None
+    if not isinstance(name, str) or not isinstance(called, dict):
+        raise Malformed
+    given = next((called[key] for key in ARGUMENTS if key in called), None)
+    inner = _object(msgspec.json.encode(given).decode())
+    calls.start(name)
+    calls.arguments(inner)
+    calls.done()
 
 
 def keyed_calls(reader: Reader, calls: Calls) -> Steps[None]:

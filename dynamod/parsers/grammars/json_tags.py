@@ -5,7 +5,7 @@ from typing import ClassVar
 from ..reader import Steps
 from ..writing import Writing, written_json
 from .base import Grammar
-from .json_calls import json_calls, keyed_calls
+from .json_calls import json_calls, keyed_calls, python_call
 
 
 class Hermes(Grammar):
@@ -18,18 +18,29 @@ class Hermes(Grammar):
 
     def read(self, opening: str) -> Steps[None]:
         """The calls of one pair of markers, which may have a fence of code in between."""
-        yield from self.reader.peek()
-        fence = yield from self.reader.accept("```json", "```")
+        fence = yield from self.reader.accept("```json", "```", "{'")
+        if fence == "{'":
+            self.reader.back(fence)
+            yield from python_call(self.reader, self.calls, *self.call_ends())
+            return
         yield from json_calls(self.reader, self.calls)
         if fence:
             yield from self.reader.accept("```")
 
 
 class Granite(Hermes):
-    """`<|tool_call|>[{...}]`, or the same tags as Hermes."""
+    """`<|tool_call|>[{...}]`, or the same tags as Hermes, or the list without a marker."""
 
     writing = written_json("<|tool_call|>[", "]", ", ")
     openings = ("<|tool_call|>", "<tool_call>")
+    bare = "["
+
+    def read(self, opening: str) -> Steps[None]:
+        """The calls of one marker; without one only of tools that there are."""
+        if opening:
+            yield from super().read(opening)
+        else:
+            yield from json_calls(self.reader, self.calls, self.calls.tools)
 
 
 class Jamba(Hermes):

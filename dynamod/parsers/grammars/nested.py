@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..reader import LONGEST_NAME, Ended, Malformed, Steps
+from ..reader import LONGEST_NAME, Emit, Ended, Malformed, Steps
 from ..typed import kinds, member, quoted, typed_as
 from ..writing import Parameter, Writing
 from .invoke import Minimax
@@ -41,15 +41,19 @@ class MinimaxM3(Minimax):
                 raise parameters.unclosed() from None
             if key in ("/invoke", "/tool_call"):
                 break
-            parameters.add_json(key, (yield from self._value(key, member(schema, key, schema), schema, DEEPEST)))
+            emit = parameters.string(key, lines=True, filled=True)
+            value = yield from self._value(key, member(schema, key, schema), schema, DEEPEST, emit)
+            parameters.add_json(key, value)
         parameters.done()
 
-    def _value(self, key: str, schema: object, root: Mapping[str, Any], depth: int) -> Steps[str]:
+    def _value(
+        self, key: str, schema: object, root: Mapping[str, Any], depth: int, emit: Emit | None = None
+    ) -> Steps[str]:
         """JSON text of what stands between the tags of `key`, a value of `schema`."""
         reader = self.reader
         if not depth:
             raise Malformed
-        text, _ = yield from reader.until(f"{_MARK}<")
+        text, _ = yield from reader.until(f"{_MARK}<", emit=emit)
         tag, _ = yield from reader.until(">", limit=LONGEST_NAME)
         if tag == f"/{key}":
             return typed_as(trimmed(text), schema, root)

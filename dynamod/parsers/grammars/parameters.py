@@ -2,7 +2,7 @@
 
 from ..calls import Calls
 from ..reader import Ended
-from ..typed import quoted, typed
+from ..typed import kinds, member, quoted, typed
 
 
 class Parameters:
@@ -15,17 +15,45 @@ class Parameters:
         self._calls = calls
         self.schema = calls.tools.get(name, {})
         self._seen: set[str] = set()
+        self._sent = 0  # characters of the parameter that is being read
         calls.start(name, given)
 
     def add(self, name: str, text: str) -> None:
         """A parameter as the model wrote it, typed by the tool's schema."""
-        self.add_json(name, typed(text, self.schema, name))
+        if name not in self._seen:
+            self.add_json(name, typed(text, self.schema, name))
 
     def add_json(self, name: str, value: str) -> None:
         """A parameter whose value is JSON text."""
         if name not in self._seen:
-            self._calls.arguments(f"{', ' if self._seen else '{'}{quoted(name)}: {value}")
+            text = self._front(name) + value
+            self._calls.arguments(text[self._sent :])
             self._seen.add(name)
+            self._sent = 0
+
+    def certain(self, name: str, *, known: bool) -> bool:
+        """Whether a parameter is a string in any case, and may come in pieces. `known`: the format says so."""
+        if name in self._seen or not self._calls.rules.stays:
+            return False
+        return known or kinds(member(self.schema, name, self.schema), self.schema) == {"string"}
+
+    def string(self, name: str, *, lines: bool = False, filled: bool = False, known: bool = False) -> "Pieces | None":
+        """What takes the pieces of a parameter that is a string in any case, before `add`; None: it may be another.
+
+        `lines`, `filled`: as of `Pieces`. `known`: the format says that it is a string.
+        """
+        return Pieces(self, name, lines=lines, filled=filled) if self.certain(name, known=known) else None
+
+    def more(self, name: str, text: str, unread: int = 0) -> None:
+        """A piece of a string. `unread`: as of `Calls.arguments`."""
+        piece = quoted(text)[1:-1]
+        if not self._sent:
+            piece = f'{self._front(name)}"{piece}'
+        self._sent += len(piece)
+        self._calls.arguments(piece, unread)
+
+    def _front(self, name: str) -> str:
+        return f"{', ' if self._seen else '{'}{quoted(name)}: "
 
     def done(self) -> None:
         """The call is complete."""
@@ -37,6 +65,33 @@ class Parameters:
         if self._calls.reason == "stop":
             self.done()
         return Ended()
+
+
+class Pieces:
+    """Passes a parameter's text on in pieces, as far as what follows cannot change them.
+
+    `lines`: as `trimmed` does. `filled`: nothing before a character that is no white space.
+    """
+
+    def __init__(self, parameters: Parameters, name: str, *, lines: bool, filled: bool) -> None:
+        self._parameters, self._name, self._lines = parameters, name, lines
+        self._front: list[str] | None = []  # white space
+        self._begins = not filled
+        self._break = ""  # a line break that may be the last
+
+    def __call__(self, text: str) -> None:
+        """The next piece."""
+        if self._front is not None:
+            self._front.append(text)
+            if not text or not (self._begins or text.strip()):
+                return
+            text, self._front = "".join(self._front), None
+            if self._lines:
+                text = text.removeprefix("\n")
+        text = self._break + text
+        self._break = "\n" if self._lines and text.endswith("\n") else ""
+        if text := text.removesuffix(self._break):
+            self._parameters.more(self._name, text)
 
 
 def trimmed(text: str) -> str:

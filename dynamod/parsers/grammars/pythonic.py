@@ -3,8 +3,8 @@
 import re
 from typing import ClassVar
 
-from ..reader import Malformed, Steps, escaped
-from ..typed import literal
+from ..reader import Emit, Malformed, Steps, decoded, escaped
+from ..typed import literal, quoted
 from ..writing import Parameter, Writing
 from .base import Grammar
 from .parameters import Parameters
@@ -46,6 +46,10 @@ class Pythonic(Grammar):
             elif not _NAME.match((yield from reader.peek())):
                 return
 
+    def inner_words(self) -> tuple[str, ...]:
+        """A list that begins with one of the tools, where no marker is in front of it."""
+        return tuple(f"[{name}(" for name in self.calls.tools) if self.bare else ()
+
     def _word(self, stop: str) -> Steps[str]:
         """An identifier and the character after it."""
         reader = self.reader
@@ -64,32 +68,36 @@ class Pythonic(Grammar):
         reader = self.reader
         while (yield from reader.peek()) != ")":
             name = yield from self._word("=")
-            text, stop = yield from self._value()
-            value = literal(_PYTHON.get(text.strip(), text.strip()))
+            text, stop = yield from self._value(StringPieces(parameters, name))
+            value = _read(text.strip())
             if value is None:
                 raise Malformed
-            parameters.add_json(name, value[0])
+            made, kind = value
+            parameters.add_json(name, quoted(str(decoded(made))) if kind == "string" else made)
             if stop == ")":
                 break
         else:
             reader.cut(1)
         parameters.done()
 
-    def _value(self) -> Steps[tuple[str, str]]:
-        """Text up to the `,` or `)` that ends the value, and which it is; line breaks in strings are escaped."""
+    def _value(self, emit: Emit) -> Steps[tuple[str, str]]:
+        """Text up to the `,` or `)` that ends the value, and which it is; line breaks in strings are escaped.
+
+        `emit`: gets what was read in pieces, as it stands.
+        """
         reader, parts, opened, quote = self.reader, list[str](), list[str](), ""
         while True:
             match = _SPECIAL(reader.held)
-            if match is None:
-                piece = reader.cut(len(reader.held))
+            if match is None or (match[0] == "\\" and match.end() == len(reader.held)):
+                # A backslash waits for what it escapes, all before it continues.
+                piece = reader.cut(len(reader.held) if match is None else match.start())
+                emit(piece)
                 parts.append(escaped(piece) if quote else piece)
-                yield from reader.more()
-                continue
-            if match[0] == "\\" and match.end() == len(reader.held):
                 yield from reader.more()
                 continue
             piece = reader.cut(match.end() + (match[0] == "\\"))
             mark = match[0]
+            emit(piece)
             if quote:
                 piece = escaped(piece)
                 quote = "" if mark == quote else quote
@@ -105,6 +113,51 @@ class Pythonic(Grammar):
             parts.append(piece)
 
 
+class StringPieces:
+    """Passes the text of a Python string on as its literal comes in pieces.
+
+    Passes on what JSON and Python read alike, up to the first other escape, and nothing of a value that is no string.
+    """
+
+    def __init__(self, parameters: Parameters, name: str) -> None:
+        self._parameters, self._name = parameters, name
+        self._quote = ""
+        self._over = not parameters.certain(name, known=True)
+
+    def __call__(self, piece: str) -> None:
+        """The next piece of the literal, no escape in parts."""
+        if not self._quote and not self._over:
+            piece = piece.lstrip()
+            self._quote, piece = piece[:1], piece[1:]
+            self._over = self._quote not in ("", "'", '"')
+        found, used = list[str](), 0
+        for match in _PARTS(piece) if not self._over and self._quote else ():
+            text = _ESCAPES.get(match[0], "") if match[0][0] == "\\" else match[0]
+            if not text or (text == self._quote and match[0] == text):
+                self._over = True
+                break
+            found.append(text)
+            used = match.end()
+        if found:
+            self._parameters.more(self._name, "".join(found), len(piece) - used)
+
+
+_PARTS = re.compile(r"[^'\"\\]+|['\"]|\\.?", re.DOTALL).finditer
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\", '\\"': '"', "\\'": "'"}
+
+
+def _read(text: str) -> tuple[str, str] | None:
+    """As `literal`; numbers may begin with zeros, and strings have their own quotes inside."""
+    found = literal(_PYTHON.get(text, text))
+    if found is None and (number := _ZEROS(text)) is not None:
+        return number[1] + number[2], "integer"
+    if found is None and len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        inner = re.sub(rf"(\\.)|{text[0]}", lambda match: match[1] or "\\" + match[0], text[1:-1], flags=re.DOTALL)
+        return literal(text[0] + inner + text[0])
+    return found
+
+
+_ZEROS = re.compile(r"(-?)0+([0-9]+)").fullmatch
 _PYTHON = {"None": "null", "True": "true", "False": "false"}
 
 

@@ -17,7 +17,11 @@ from dynamod.engine.vllm.names import Names
 from dynamod.engine.vllm.request import sampling as to_vllm
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
+from dynamod.message.openai import ChatRequest, Message
 from dynamod.message.worker import REPLAY, Generate, Grammar, Stops
+from dynamod.parsers import ToolSpec, written_calls
+from dynamod.parsers.grammars import GRAMMARS, grammar_class
+from dynamod.structured.demand import demand
 from dynamod.transport.base import Reply
 
 from ..test_mocker_handoff import Outbox
@@ -100,6 +104,37 @@ def test_reasoning_and_calls_that_may_come() -> None:
     thoughts = {**THOUGHTS, "begin": "<think>"}
     behind = {"type": "sequence", "elements": [thoughts, GAP, answer]}
     assert found == {"type": "or", "elements": [behind, answer]}
+
+
+KNOWN_PARTS = {"sequence", "or", "star", "optional", "tag", "const_string", "any_text", "json_schema", "regex"}
+"""Parts of structural tags as xgrammar names them."""
+
+
+def parts(part: Any) -> set[str]:
+    """The types of all parts of a structural tag."""
+    inner = [*part.get("elements", ()), *([part["content"]] if "content" in part else ())]
+    return {part["type"]}.union(*map(parts, inner))
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_forced_calls_are_structural_tags_in_the_format_of_the_model(name: str) -> None:
+    tools = [{"type": "function", "function": {"name": "lookup", "parameters": {**SCHEMA, "required": ["a"]}}}]
+    asked = ChatRequest(messages=[Message("user", "?")], tools=tools, tool_choice="required")
+    form = written_calls(name, [ToolSpec("lookup", SCHEMA)], (), several=True)
+    if form is None:
+        assert grammar_class(name).channels, "the format owns reasoning, too"
+        return
+    found = demand(asked, form)
+    assert found is not None
+    assert found[1].kind == "structural_tag"
+    assert set(found[1].words) <= {*FORMS}
+    for tag in (
+        told(to_vllm, found[1])["structured_outputs"]["structural_tag"],
+        told(to_sglang, found[1])["structural_tag"],
+    ):
+        whole = json.loads(tag)["format"]
+        assert parts(whole) <= KNOWN_PARTS
+        assert "lookup" in json.dumps(whole)
 
 
 def test_a_form_ends_when_it_ends() -> None:

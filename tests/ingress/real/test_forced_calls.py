@@ -163,8 +163,24 @@ async def test_an_engine_without_grammars_is_asked_only(
     client: openai.AsyncOpenAI, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        answer = await client.chat.completions.create(**asked(tool_choice="required", max_tokens=4) | {"model": "echo"})
-        assert answer.choices[0].message.content
+        body = asked(tool_choice="required", max_tokens=4) | {"model": "echo"}
+        raw = await client.chat.completions.with_raw_response.create(**body)
+        assert raw.headers["x-dynamod-not-enforced"] == "tool_choice"
+        assert raw.parse().choices[0].message.content
+    for other in (asked(tool_choice="required", max_tokens=40), body | {"tool_choice": "auto"}):
+        raw = await client.chat.completions.with_raw_response.create(**other)
+        assert "x-dynamod-not-enforced" not in raw.headers
     said = [one.getMessage() for one in caplog.records if "not enforced" in one.getMessage()]
     assert len(said) == 1
     assert "model echo" in said[0]
+
+
+async def test_calls_that_cannot_be_enforced_are_refused_by_a_setting(house: Any, serve: Any, until: Any) -> None:
+    await fill(house)
+    await until(lambda: len(house.processor.cards) == 3)
+    url = await serve(unenforced_tool_choice="refuse")
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused") as client:
+        with pytest.raises(openai.BadRequestError, match="cannot be made to call a tool") as caught:
+            await client.chat.completions.create(**asked(tool_choice="required") | {"model": "echo"})
+        assert caught.value.param == "tool_choice"
+        assert await calls(client, tool_choice="required", max_tokens=200)

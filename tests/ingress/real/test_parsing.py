@@ -166,3 +166,64 @@ async def test_stop_strings_see_the_text_of_the_model(ask: Ask) -> None:
     assert await ask(f"{CALL} and more", stop="</tool_call>") == [
         {"finish": "tool_calls", "calls": [("weather", '{"city": "Paris"}')]}
     ]
+
+
+BROKEN = '<tool_call>\n{"name": "weather", "arguments": {city: "Paris"}}\n</tool_call>'
+
+
+async def test_a_broken_call_reaches_the_client(ask: Ask) -> None:
+    assert await ask(f"So. {BROKEN}") == [
+        {"finish": "tool_calls", "content": "So. ", "calls": [("weather", '{city: "Paris"}')]}
+    ]
+    assert await ask(BROKEN + OTHER) == [
+        {"finish": "tool_calls", "calls": [("weather", '{city: "Paris"}'), ("weather", '{"city": "Rome"}')]}
+    ]
+
+
+async def test_the_settings_of_broken_calls_and_of_streams(house: Any, serve: Any, until: Any) -> None:
+    await house.start()
+    await house.worker(tool_call_parser="hermes")
+    await until(lambda: house.processor.cards)
+    long = CALL.replace("Paris", "x " * 50)
+    body = {"model": "sample", "tools": TOOLS, "extra_body": {"nvext": {"use_raw_prompt": True}}}
+    counts, texts = [], []
+    for settings in ({}, {"stream_tool_arguments": "chat"}, {"stream_tool_arguments": "chat", **CONTENT}):
+        async with openai.AsyncOpenAI(base_url=f"{await serve(**settings)}/v1", api_key="unused") as client:
+            said = [{"role": "user", "content": long}]
+            chunks = [one async for one in await client.chat.completions.create(messages=said, stream=True, **body)]
+            deltas = [one.choices[0].delta.tool_calls[0] for one in chunks if one.choices[0].delta.tool_calls]
+            assert [bool(one.id and one.function.name) for one in deltas] == [True] + [False] * (len(deltas) - 1)
+            assert json.loads("".join(one.function.arguments for one in deltas)) == {"city": "x " * 50}
+            counts.append(len(deltas))
+            said = [{"role": "user", "content": BROKEN}]
+            answer = (await client.chat.completions.create(messages=said, **body)).choices[0].message
+            texts.append((answer.content, len(answer.tool_calls or ())))
+    assert counts[0] == counts[2] == 1
+    assert counts[1] > 50
+    assert texts == [(None, 1), (None, 1), (BROKEN.removeprefix("<tool_call>\n").removesuffix("</tool_call>"), 0)]
+
+
+CONTENT = {"malformed_tool_calls": "content"}
+
+
+async def test_chunks_of_an_engine_are_parsed_where_a_parser_is_named(
+    house: Any, serve: Any, until: Any, words: Any
+) -> None:
+    await house.start()
+    worker = await house.worker(words.Manual, "text", tool_call_parser="hermes", reasoning_parser="basic")
+    await until(lambda: house.processor.cards)
+    said = f"<think>Where?</think>I look.{CALL}"
+    pieces = [{"content": said[:30], "role": "assistant"}, {"content": said[30:60]}, {"content": said[60:]}]
+    async with openai.AsyncOpenAI(base_url=f"{await serve()}/v1", api_key="unused") as client:
+        asked = client.chat.completions.create(model="text", messages=[{"role": "user", "content": "?"}], tools=TOOLS)
+        waiting = asyncio.ensure_future(asked)
+        await until(lambda: worker.engine.replies)
+        for delta in pieces:
+            worker.engine.replies[0].items(({"choices": [{"index": 0, "delta": delta}]},))
+        worker.engine.replies[0].text("", 12, "stop", 1)
+        answer = await waiting
+    [choice] = answer.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I look.")
+    assert choice.message.model_extra["reasoning_content"] == "Where?"
+    assert [one.function.arguments for one in choice.message.tool_calls] == ['{"city": "Paris"}']
+    assert answer.usage.completion_tokens == 12

@@ -242,3 +242,30 @@ async def test_a_container_is_refused(client: Any) -> None:
     await client.messages.create(**body, service_tier="standard_only")
     with pytest.raises(anthropic.BadRequestError, match="service_tier"):
         await client.messages.create(**body, extra_body={"service_tier": "bogus"})
+
+
+async def test_input_comes_in_pieces(client: Any) -> None:
+    long = CALL.replace("Paris", "x " * 50)
+    body = {"model": "sample", "max_tokens": 2000, "tools": TOOLS, "extra_body": RAW}
+    async with client.messages.stream(messages=[{"role": "user", "content": long}], **body) as stream:
+        events = [event async for event in stream]
+        message = await stream.get_final_message()
+    pieces = [
+        event.delta.partial_json
+        for event in events
+        if getattr(getattr(event, "delta", None), "type", "") == "input_json_delta"
+    ]
+    assert len(pieces) > 50
+    assert json.loads("".join(pieces)) == message.content[0].input == {"city": "x " * 50}
+
+
+async def test_a_broken_call_is_text_where_its_input_has_to_be_an_object(client: Any) -> None:
+    broken = CALL.replace('"city"', "city")
+    body = {"model": "sample", "max_tokens": 2000, "tools": TOOLS, "messages": [{"role": "user", "content": broken}]}
+    message = await client.messages.create(**body, extra_body=RAW)
+    assert [(one.type, one.text) for one in message.content] == [
+        ("text", broken.removeprefix("<tool_call>\n").removesuffix("</tool_call>"))
+    ]
+    raw = await client.messages.create(**body, extra_body=RAW, stream=True)
+    pieces = [event.delta.partial_json async for event in raw if event.type == "content_block_delta"]
+    assert "".join(pieces) == '{city: "Paris"}'

@@ -84,3 +84,26 @@ def prompt_of(house: Any) -> str:
         tokens.unpack(house.members[0].engine.requests[-1].token_ids), skip_special=False
     )
     return found
+
+
+async def test_arguments_come_in_pieces(client: openai.AsyncOpenAI) -> None:
+    long = SPAWNED.replace('{"n": 1}', '{"text": "' + "x " * 50 + '"}')
+    body: Any = {"model": "sample", "input": long, "tools": TOOLS, "extra_body": RAW}
+    events = [event async for event in await client.responses.create(**body, stream=True)]
+    deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    done = next(event for event in events if event.type == "response.function_call_arguments.done")
+    assert len(deltas) > 50
+    assert "".join(deltas) == done.arguments == '{"text": "' + "x " * 50 + '"}'
+    cut: Any = {**body, "max_output_tokens": 40}
+    last = [event async for event in await client.responses.create(**cut, stream=True)][-1].response
+    assert (last.status, last.output[0].status) == ("incomplete", "incomplete")
+    assert last.output[0].arguments.startswith('{"text": "x x')
+    broken: Any = {**body, "input": SPAWNED.replace('"n"', "n")}
+    for stream in (False, True):
+        answer: Any = await client.responses.create(**broken, stream=stream)
+        found = [event async for event in answer][-1].response if stream else answer
+        assert [one.arguments for one in found.output] == ["{n: 1}"]
+    told = [*found.output, {"type": "function_call_output", "call_id": found.output[0].call_id, "output": "no JSON"}]
+    items: Any = [one if isinstance(one, dict) else one.model_dump(exclude_unset=True) for one in told]
+    again = await client.responses.create(model="sample", input=items, tools=TOOLS, max_output_tokens=1)
+    assert again.output, "a client may send back what it got"
