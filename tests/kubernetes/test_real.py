@@ -140,13 +140,13 @@ def environment(plane: ControlPlane, folder: Path, name: str, uid: str, account:
     }
 
 
-def ready(plane: ControlPlane, uids: dict[str, str], but: str = "") -> None:
+def ready(plane: ControlPlane, uids: dict[str, str], but: str = "", graph: str = GRAPH) -> None:
     """As the controller of EndpointSlices writes it, which does not run here."""
-    content = endpoint_slice({name: name != but for name in uids}, "demo-dynamod-pods-1")
+    content = endpoint_slice({name: name != but for name in uids}, f"{graph}-pods-1")
     for number, one in enumerate(content["endpoints"]):
         one["addresses"] = [f"10.244.0.{number + 5}"]
         one["targetRef"] |= {"uid": uids[one["targetRef"]["name"]], "namespace": NAMESPACE}
-    content["metadata"]["labels"] = {"dynamod.dev/graph": GRAPH, "kubernetes.io/service-name": "demo-dynamod-pods"}
+    content["metadata"]["labels"] = {"dynamod.dev/graph": graph, "kubernetes.io/service-name": f"{graph}-pods"}
     content |= {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
     plane.kubectl("apply", "-n", NAMESPACE, "-f", "-", data=content)
 

@@ -22,6 +22,12 @@ def _store() -> "Callable[[Mapping[str, str]], object]":
     return KubernetesStore
 
 
+def _daemon() -> object:
+    from .daemon import KubernetesPart
+
+    return KubernetesPart
+
+
 def _command() -> object:
     from .cli import app
 
@@ -35,6 +41,7 @@ FEATURE = Feature(
     "kubernetes",
     "pods that find each other by the API server, without etcd; dynamo manifest; DynamoGraphDeployments as graphs",
     discovery={"kubernetes": _store},
+    daemon=_daemon,
     commands={"manifest": _command},
     config_keys={
         "apiVersion": ConfigKey(_TEXT, _expand),

@@ -12,6 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+from dynamod.daemon.groups import Group
 from dynamod.graph.graph import FRONTEND, PROCESSOR, Graph, ServiceSpec
 from dynamod.graph.service_config import SERVICE_ARGS, find_key
 from dynamod.message.errors import UserError
@@ -20,6 +21,8 @@ from .deployment import PodParts
 from .pods import CONFIG_FILE, ManifestSettings, Pod, access, all_pods, network, thing, workload
 
 PLANNER = "planner"
+PORT = 8000
+"""Of frontends, where the config says none."""
 LONGEST = 52
 """Characters of a workload's name: pods have labels with eleven more."""
 Object = dict[str, Any]
@@ -65,13 +68,12 @@ def manifest(graph: Graph, settings: ManifestSettings, parts: Mapping[str, PodPa
     ]
     for name in members:
         spec, front = graph.services[name], _front(graph, name)
-        listens = graph.services[name].config.get("port", 8000) if front else None
         pod = Pod(
             name="frontend" if front else short(name),
             service=name,
             kind=kinds[name],
             replicas=_replicas(graph, name),
-            port=int(listens) if listens is not None else None,
+            port=_port(graph) if front else None,
             gpus=spec.gpus,
             cost=name in planned,
             parts=parts.get(name, PodParts()),
@@ -114,7 +116,9 @@ def _replicas(graph: Graph, name: str) -> int:
 
 
 def _port(graph: Graph) -> int | None:
-    return next((int(one.config.get("port", 8000)) for one in graph.services.values() if _is(one, FRONTEND)), None)
+    """Where clients ask; a pod takes no free port, as one machine does for 0. Raises UserError."""
+    places = (Group("", (one,), 1, 0).place() for one in graph.services.values() if _is(one, FRONTEND))
+    return next((place[1] or PORT for place in places if place is not None), None)
 
 
 def _config(graph: Graph, settings: ManifestSettings, kinds: Mapping[str, str]) -> dict[str, Any]:
@@ -132,6 +136,7 @@ def _config(graph: Graph, settings: ManifestSettings, kinds: Mapping[str, str]) 
             section[SERVICE_ARGS] = arguments
         if _is(spec, FRONTEND):
             _put(section, "host", "0.0.0.0")
+            _put(section, "port", _port(graph))
         if _is(spec, PLANNER):
             pools = (info.service for info in spec.depends.values())
             targets = {pool: f"{kinds[pool].lower()}/{settings.full}-{short(pool)}" for pool in pools if pool in kinds}

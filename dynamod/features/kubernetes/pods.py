@@ -6,6 +6,7 @@ from typing import Any
 
 from .deployment import PodParts
 from .resources import INSTANCES, LABEL, SLICES
+from .settings import COST_VARIABLE
 
 CONFIG_FOLDER, CONFIG_FILE = "/etc/dynamod/graph", "graph.yaml"
 CACHE_VARIABLE = "HF_HOME=/cache"
@@ -210,6 +211,8 @@ def _env(settings: ManifestSettings, pod: Pod) -> list[Object]:
         "DYN_SYSTEM_PORT": str(PROBES),
         "HOME": "/home/dynamod",
     }
+    if pod.cost:
+        values[COST_VARIABLE] = "true"
     if settings.tls_secret:
         for name, file in (("CA_CERT", "ca.crt"), ("CERT", "tls.crt"), ("KEY", "tls.key")):
             values[f"DYN_TCP_TLS_{name}_PATH"] = f"/etc/dynamod/tls/{file}"

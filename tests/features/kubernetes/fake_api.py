@@ -11,6 +11,7 @@ from aiohttp import web
 from tests.ports import free_port
 
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
 
 
 class FakeApi:
@@ -21,6 +22,8 @@ class FakeApi:
         self.version = 100
         self.oldest = 0  # the first version whose history is kept
         self.objects: dict[str, dict[str, Any]] = {"dynamodinstances": {}, "endpointslices": {}}
+        self.scales: dict[str, int] = {}  # replicas, by PLURAL/NAME
+        self.annotations: dict[str, dict[str, str]] = {}  # by pod
         self.history: list[tuple[int, str, str, Any]] = []
         self.refused: set[tuple[str, str]] = set()
         self.requests: list[tuple[str, str, str]] = []
@@ -37,6 +40,8 @@ class FakeApi:
         place = "/apis/{group}/{version}/namespaces/{namespace}/{plural}"
         app.router.add_get(place, self._get)
         app.router.add_patch(place + "/{name}", self._apply)
+        app.router.add_route("*", place + "/{name}/scale", self._scale)
+        app.router.add_patch("/api/v1/namespaces/{namespace}/{plural:pods}/{name}", self._annotate)
         app.router.add_delete(place + "/{name}", self._delete)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
@@ -133,6 +138,29 @@ class FakeApi:
             return refusal
         await self.remove(request.match_info["plural"], request.match_info["name"])
         return web.json_response({})
+
+    async def _scale(self, request: web.Request) -> web.Response:
+        plural, name = request.match_info["plural"], request.match_info["name"]
+        verb = {"GET": "get", "PATCH": "patch"}[request.method]
+        key = f"{plural}/{name}"
+        self.requests.append((verb, f"{plural}/scale", ""))
+        if (verb, f"{plural}/scale") in self.refused:
+            return _status(403, f'{key} is forbidden: cannot {verb} resource "{plural}/scale"')
+        if key not in self.scales:
+            return _status(404, f'{plural}.apps "{name}" not found')
+        if verb == "patch":
+            assert request.content_type == MERGE
+            self.scales[key] = (await request.json())["spec"]["replicas"]
+        return web.json_response({"kind": "Scale", "spec": {"replicas": self.scales[key]}, "status": {"replicas": 1}})
+
+    async def _annotate(self, request: web.Request) -> web.Response:
+        self.requests.append(("patch", "pods", ""))
+        if ("patch", "pods") in self.refused:
+            return _status(403, 'pods is forbidden: cannot patch resource "pods"')
+        assert request.content_type == MERGE
+        change = (await request.json())["metadata"]["annotations"]
+        self.annotations.setdefault(request.match_info["name"], {}).update(change)
+        return web.json_response({"kind": "Pod"})
 
     def count(self, verb: str, plural: str = "") -> int:
         return sum(one[0] == verb and plural in ("", one[1]) for one in self.requests)

@@ -101,6 +101,8 @@ def test_a_planner_scales_deployments_and_may_do_nothing_else(printed: Any) -> N
         {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["get", "patch"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]},
     ]
+    env = container(found, "Deployment", "p-dynamod-worker")["env"]
+    assert {"name": "DYNAMOD_KUBERNETES_COST", "value": "true"} in env
 
 
 def test_pods_take_over_what_is_of_pods(printed: Any) -> None:
@@ -191,6 +193,7 @@ def test_the_config_of_pods_is_the_graph(printed: Any, tmp_path: Path, capsys: p
         ((*DISAGG, "--name", "Big"), "--name 'Big' is no name in Kubernetes"),
         ((*DISAGG, "--name", "a" * 32), "is longer than 52 characters"),
         ((*DISAGG, "--allow-unsigned", "--secret=x"), "--allow-unsigned excludes --secret"),
+        ((*DISAGG, "--Frontend.port=x"), "Frontend.port: expected int, got 'x'"),
         ((*DISAGG, "--nothing"), "unknown flag --nothing"),
         (("graphs.agg:Frontend", "-f", "dgd.yaml"), "dgd.yaml: kind: the deployment is the graph"),
     ],
