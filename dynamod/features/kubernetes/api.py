@@ -121,7 +121,7 @@ class Api:
                         if line.strip():
                             yield self._change(kind, line)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiAway(_said(error)) from None
+            raise ApiAway(self._said(error)) from None
 
     def _change(self, kind: Kind, line: bytes) -> Change:
         try:
@@ -168,10 +168,10 @@ class Api:
                 if answer.status >= 300 and not (answer.status == 404 and verb == "delete"):
                     raise self._error(verb, kind, name, answer.status, text)
                 return dict(msgspec.json.decode(text))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:  # first: that of a certificate is a ValueError
+            raise ApiAway(self._said(error)) from None
         except (msgspec.DecodeError, TypeError, ValueError) as error:
             raise ApiAway(f"{method} {url}: {error}") from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiAway(_said(error)) from None
 
     def _error(self, verb: str, kind: Kind, name: str, status: int, body: bytes) -> DynamodError:
         """The error of an answer, which is one line."""
@@ -183,6 +183,8 @@ class Api:
             f"{verb} {kind.resource}{' ' + name if kind.part else ''}",
             f"namespace {self._settings.namespace}",
         )
+        if said.startswith("Too large resource version"):  # the store of the server is an older one: a backup
+            return ApiGone(said)
         match status:
             case 410:
                 return ApiGone(said)
@@ -201,6 +203,11 @@ class Api:
                 return ApiInvalid(f"{what} in {where}: {status} {said}")
         return ApiAway(f"{what} answers {status} {said}")
 
+    def _said(self, error: BaseException) -> str:
+        import ssl
 
-def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+        below = getattr(error, "certificate_error", None)
+        if isinstance(below, ssl.SSLCertVerificationError):
+            authorities = self._settings.account / "ca.crt"
+            return f"its certificate is not taken: {below.verify_message}; authorities are those of {authorities}"
+        return str(error) or type(error).__name__

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -18,8 +19,8 @@ class FakeApi:
     """`refused`: (verb, plural) pairs that no role grants. `requests`: (verb, plural, version) as they came."""
 
     def __init__(self) -> None:
-        self.port = free_port()
-        self.version = 100
+        self.port, self.scheme = free_port(), "http"
+        self.version, self.namespace = 100, "ns"
         self.oldest = 0  # the first version whose history is kept
         self.objects: dict[str, dict[str, Any]] = {"dynamodinstances": {}, "endpointslices": {}}
         self.scales: dict[str, int] = {}  # replicas, by PLURAL/NAME
@@ -33,9 +34,9 @@ class FakeApi:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
-    async def start(self) -> None:
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
         app = web.Application()
         place = "/apis/{group}/{version}/namespaces/{namespace}/{plural}"
         app.router.add_get(place, self._get)
@@ -45,7 +46,8 @@ class FakeApi:
         app.router.add_delete(place + "/{name}", self._delete)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls).start()
+        self.scheme = "https" if tls is not None else "http"
 
     async def stop(self) -> None:
         """Away: connections break, objects stay."""
@@ -90,6 +92,8 @@ class FakeApi:
         plural, namespace = request.match_info["plural"], request.match_info["namespace"]
         self.requests.append((verb, plural, request.query.get("resourceVersion", "")))
         self.tokens.append(request.headers.get("Authorization", ""))
+        if namespace != self.namespace:
+            return _status(404, f'namespaces "{namespace}" not found')
         if (verb, plural) in self.refused:
             user = f"system:serviceaccount:{namespace}:dynamod"
             return _status(403, f'{plural} is forbidden: User "{user}" cannot {verb} resource "{plural}"')
@@ -105,6 +109,8 @@ class FakeApi:
             items = list(self.objects[plural].values())
             return web.json_response({"metadata": {"resourceVersion": str(self.version)}, "items": items})
         since = int(request.query["resourceVersion"])
+        if since > self.version:
+            return _status(504, f"Too large resource version: {since}, current: {self.version}")
         answer = web.StreamResponse()
         await answer.prepare(request)
         with suppress(ConnectionError):

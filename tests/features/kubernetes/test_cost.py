@@ -33,7 +33,7 @@ def test_components_of_one_process_count_once() -> None:
     assert cost([row("a", 2, 1), row("a", 2, 1), row("b", waiting=4)]) == 7
 
 
-class Pods:
+class Parts:
     """The parts of daemons that have `rows`."""
 
     def __init__(self) -> None:
@@ -49,12 +49,12 @@ class Pods:
 
 
 @pytest.fixture
-async def pods(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pods]:
+async def parts(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Parts]:
     monkeypatch.setattr(module, "INTERVAL_S", 0.02)
     monkeypatch.setattr(module, "RETRY_AT_MOST_S", 0.05)
-    pods = Pods()
-    yield pods
-    for one in pods.systems:
+    parts = Parts()
+    yield parts
+    for one in parts.systems:
         await one.__aexit__(None, None, None)
 
 
@@ -69,24 +69,24 @@ async def fake(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
     await fake.stop()
 
 
-async def test_the_cost_follows_the_work_and_is_written_when_it_changes(fake: FakeApi, pods: Pods) -> None:
-    pods.rows = [row("w.0", 3, 2)]
-    part = await pods.start()
+async def test_the_cost_follows_the_work_and_is_written_when_it_changes(fake: FakeApi, parts: Parts) -> None:
+    parts.rows = [row("w.0", 3, 2)]
+    part = await parts.start()
     await until(lambda: fake.annotations.get("w-0") == {ANNOTATION: "5"})
     written = fake.count("patch", "pods")
     await asyncio.sleep(0.2)
     assert fake.count("patch", "pods") == written, "nothing has changed"
-    pods.rows = []
+    parts.rows = []
     await until(lambda: fake.annotations["w-0"] == {ANNOTATION: "0"})
     assert part.inspection() == {"cost": 0, "last_error": ""}
 
 
 async def test_a_missing_role_is_one_line_and_is_waited_for(
-    fake: FakeApi, pods: Pods, caplog: pytest.LogCaptureFixture
+    fake: FakeApi, parts: Parts, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     fake.refused = {("patch", "pods")}
-    part = await pods.start()
+    part = await parts.start()
     await until(lambda: fake.count("patch", "pods") > 2)
     (line,) = [one.getMessage() for one in caplog.records if "deletion cost" in one.getMessage()]
     assert "grant the verb 'patch' on 'pods' of the core API group ''" in line
@@ -94,9 +94,9 @@ async def test_a_missing_role_is_one_line_and_is_waited_for(
     await until(lambda: part.written == 0)
 
 
-async def test_off_by_default(fake: FakeApi, pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_off_by_default(fake: FakeApi, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DYNAMOD_KUBERNETES_COST")
-    await pods.start()
+    await parts.start()
     await asyncio.sleep(0.2)
     assert not fake.requests
 
@@ -109,9 +109,9 @@ async def test_off_by_default(fake: FakeApi, pods: Pods, monkeypatch: pytest.Mon
     ],
 )
 async def test_wrong_variables_end_the_start(
-    fake: FakeApi, pods: Pods, monkeypatch: pytest.MonkeyPatch, variables: dict[str, Any], says: str
+    fake: FakeApi, parts: Parts, monkeypatch: pytest.MonkeyPatch, variables: dict[str, Any], says: str
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=says):
-        await pods.start()
+        await parts.start()

@@ -77,6 +77,7 @@ async def test_a_program_that_never_confirms_ends_the_wait_and_the_next_planner_
 @asynccontextmanager
 async def api() -> AsyncIterator[FakeApi]:
     server = FakeApi()
+    server.namespace = "models"
     await server.start()
     try:
         yield server
