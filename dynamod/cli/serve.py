@@ -45,10 +45,12 @@ def serve(
     target, overrides = target_and_overrides(graph, context)
     load = partial(load_graph, target, working_dir=folder, service_name=service_name)
     listen = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    named = any(getattr(context.get_parameter_source(key), "name", "") == "COMMANDLINE" for key in listen)
 
     def loaded(config: str | None) -> "Graph":
         graph = load(config, overrides=overrides)
-        return load(config, overrides=[*overrides, *_listening(graph, listen)]) if listen else graph
+        more = _listening(graph, listen, named) if listen else []
+        return load(config, overrides=[*overrides, *more]) if more else graph
 
     def read() -> "Graph":
         """The graph; with its own config where no file is named and its engine has no model without one."""
@@ -88,10 +90,13 @@ def _detach(graph: "Graph", name: str, socket: str | None) -> None:
     print(f"graph {value.name} handed over: {where}".rstrip())
 
 
-def _listening(graph: "Graph", settings: Mapping[str, object]) -> list[str]:
+def _listening(graph: "Graph", settings: Mapping[str, object], named: bool) -> list[str]:
+    """The overrides. `named`: on the command line; variables hold for all graphs, also for workers alone."""
     from dynamod.daemon.groups import groups
 
     names = [listener[0].name for group in groups(graph) if (listener := group.listener()) is not None]
+    if not names and not named:
+        return []
     if not names:
         raise UserError("--host and --port need a service that listens for clients", "this graph has none")
     return [f"--{names[-1]}.{key}={value}" for key, value in settings.items()]

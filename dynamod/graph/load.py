@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dynamod.extension.feature import ConfigKey
 from dynamod.extension.installed import config_keys
 from dynamod.graph import importing
 from dynamod.graph.build import Node, Topology, topology
@@ -34,12 +35,14 @@ def load_graph(
     overrides: Sequence[str] = (),
     service_name: str | None = None,
     environ: Mapping[str, str] = os.environ,
+    keys: Mapping[str, ConfigKey] | None = None,
 ) -> Graph:
     """Load `module.path:Class` or `path/to/file.py:Class`, or what `graph:` in the config names.
 
     `working_dir`: where files are looked for first (default: the current folder), before those shipped. `overrides`:
-    arguments `--Service.key=value`. `service_name`: only this service, standalone. Runs the graph file. Raises
-    UserError, always one line with the file or key.
+    arguments `--Service.key=value`. `service_name`: only this service, standalone. `keys`: the keys at the top of the
+    file that become components (default: those of the features). Runs the graph file. Raises UserError, always one
+    line with the file or key.
     """
     folder = Path(working_dir or Path.cwd()).resolve()
     if not folder.is_dir():
@@ -50,7 +53,7 @@ def load_graph(
     document = read_config(text, str(shown or ""), overrides, environ)
     folders = [folder, *([file.parent] if file else []), importing.shipped_root()]
     wanted: object = target or document.data.get("graph")
-    for key, one in config_keys().items():
+    for key, one in (config_keys() if keys is None else keys).items():
         if key in document.data and one.expand is not None:
             document, target = one.expand()(document, wanted)
             wanted = document.data["graph"]

@@ -24,16 +24,16 @@ def programs() -> Path:
 
 
 class ControlPlane:
-    """Etcd and API server on free ports, data and certificates below `folder`."""
+    """Etcd and API server on free ports, data and certificates below `folder`. `address`: of the API server."""
 
-    def __init__(self, folder: Path) -> None:
-        self.bin, self.folder = programs(), folder
+    def __init__(self, folder: Path, address: str = "127.0.0.1") -> None:
+        self.bin, self.folder, self.address = programs(), folder, address
         self.port, self.etcd_port, self.peer_port = free_port(), free_port(), free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
+        return f"https://{self.address}:{self.port}"
 
     @property
     def ca(self) -> Path:
@@ -53,7 +53,7 @@ class ControlPlane:
         flags = {
             "etcd-servers": f"http://127.0.0.1:{self.etcd_port}",
             "secure-port": str(self.port),
-            "bind-address": "127.0.0.1",
+            "bind-address": self.address,
             "cert-dir": str(self.folder / "tls"),
             "token-auth-file": str(self.folder / "tokens.csv"),
             "authorization-mode": "RBAC",
@@ -69,6 +69,28 @@ class ControlPlane:
             assert self.processes["kube-apiserver"].poll() is None, self.log("kube-apiserver")
             assert time.monotonic() < end, self.log("kube-apiserver")
             time.sleep(0.3)
+
+    def start_controllers(self) -> None:
+        """The controllers and the scheduler. Skips the test without their programs."""
+        if not (self.bin / "kube-controller-manager").exists() or not (self.bin / "kube-scheduler").exists():
+            pytest.skip(f"{FOLDER} has no kube-controller-manager and kube-scheduler: tests/kubernetes/run_real.sh")
+        file = self.folder / "admin.conf"
+        cluster = {"server": self.url, "insecure-skip-tls-verify": True}
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        users = [{"name": "u", "user": {"token": ADMIN}}]
+        clusters = [{"name": "c", "cluster": cluster}]
+        content = {"apiVersion": "v1", "kind": "Config", "clusters": clusters, "users": users, "contexts": [context]}
+        file.write_text(json.dumps(content | {"current-context": "c"}))
+        common = (f"--kubeconfig={file}", "--leader-elect=false", f"--bind-address={self.address}")
+        self._run(
+            "kube-controller-manager",
+            *common,
+            f"--secure-port={free_port()}",
+            f"--service-account-private-key-file={self.folder / 'sa.key'}",
+            f"--root-ca-file={self.ca}",
+            "--node-monitor-period=1s",
+        )
+        self._run("kube-scheduler", *common, f"--secure-port={free_port()}")
 
     def stop(self, *names: str) -> None:
         for name in names or list(self.processes):

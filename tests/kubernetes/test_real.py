@@ -15,6 +15,7 @@ from .test_chart import ALL, CHART, rendered
 
 pytestmark = pytest.mark.heavy
 NAMESPACE, GRAPH = "serving", "demo-dynamod"
+EXAMPLE = CHART.parents[2] / "examples/kubernetes/disagg.yaml"
 NOT_THERE = {"ServiceMonitor", "PodMonitor"}
 """Kinds of an operator that is not installed."""
 
@@ -52,6 +53,65 @@ def test_the_server_takes_the_manifests_of_the_chart(plane: ControlPlane) -> Non
     assert {"Deployment", "StatefulSet", "NetworkPolicy", "PodDisruptionBudget", "HorizontalPodAutoscaler"} <= {*kinds}
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("graphs.disagg:Frontend", "-f", "configs/disagg.yaml"),
+        ("graphs.disagg_planner:Frontend", "-f", "configs/disagg_planner.yaml", "--cache-claim=models"),
+        ("-f", str(EXAMPLE), "--tls-secret=pair", "--secret=shared"),
+    ],
+)
+def test_the_server_takes_what_dynamo_manifest_prints(
+    plane: ControlPlane, machine: Any, words: tuple[str, ...]
+) -> None:
+    """By the user's own words: `dynamo manifest ... | kubectl apply --dry-run=server`."""
+    printed = machine.run("dynamo", "manifest", *words, "--namespace", NAMESPACE)
+    assert printed.code == 0, printed.err
+    (machine.folder / "printed.yaml").write_text(printed.out)
+    file = str(machine.folder / "printed.yaml")
+    done = plane.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", file).stdout.decode()
+    kinds = {line.partition("/")[0] for line in done.splitlines()}
+    assert {"deployment.apps", "networkpolicy.networking.k8s.io", "role.rbac.authorization.k8s.io"} <= kinds
+    assert len(done.splitlines()) == printed.out.count("\n---\n") + 1
+
+
+def test_pods_of_the_chart_and_of_the_manifest_are_the_same(machine: Any) -> None:
+    """Probes, environment, accounts and volumes: what differs is the command and the config that it reads."""
+    code, out, err = rendered("security.secretName=shared", "cache.enabled=true", "cache.existingClaim=models")
+    assert code == 0, err
+    words = ("graphs.agg:Frontend", "-f", "configs/agg.yaml", "--name=demo", "--secret=shared", "--cache-claim=models")
+    printed = machine.run("dynamo", "manifest", *words, "--namespace=ns")
+    chart, manifest = (
+        {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text) if one}
+        for text in (out, printed.out)
+    )
+    of_config = {("ConfigMap", GRAPH), ("CustomResourceDefinition", "dynamodinstances.dynamod.dev")}
+    assert manifest.keys() == chart.keys() | of_config
+    for key in chart:
+        assert _comparable(manifest[key]) == _comparable(chart[key]), key
+
+
+def _comparable(one: dict[str, Any]) -> Any:
+    """A resource without what the two ways of making it say differently."""
+    template = one.get("spec", {}).get("template")
+    for metadata in (one["metadata"], template["metadata"] if template else {"labels": {}}):
+        for label in ("helm.sh/chart", "app.kubernetes.io/managed-by"):
+            metadata["labels"].pop(label, None)
+    one["metadata"].pop("namespace", None)
+    if template is None:
+        return one
+    one["spec"].pop("replicas")
+    template["metadata"].pop("annotations", None)
+    (container,) = template["spec"]["containers"]
+    for key in ("name", "image", "imagePullPolicy", "command", "args"):
+        container.pop(key, None)
+    container["resources"] = container.get("resources") or {}
+    container["env"].sort(key=lambda variable: variable["name"])
+    for values in (container["volumeMounts"], template["spec"]["volumes"]):
+        values[:] = sorted((value for value in values if value["name"] != "graph"), key=lambda value: value["name"])
+    return one
+
+
 def pod(plane: ControlPlane, name: str) -> str:
     """A pod that no kubelet runs: what owns a resource; its uid."""
     spec = {"containers": [{"name": "main", "image": "none"}], "nodeName": "nowhere"}
@@ -80,13 +140,13 @@ def environment(plane: ControlPlane, folder: Path, name: str, uid: str, account:
     }
 
 
-def ready(plane: ControlPlane, uids: dict[str, str], but: str = "") -> None:
+def ready(plane: ControlPlane, uids: dict[str, str], but: str = "", graph: str = GRAPH) -> None:
     """As the controller of EndpointSlices writes it, which does not run here."""
-    content = endpoint_slice({name: name != but for name in uids}, "demo-dynamod-pods-1")
+    content = endpoint_slice({name: name != but for name in uids}, f"{graph}-pods-1")
     for number, one in enumerate(content["endpoints"]):
         one["addresses"] = [f"10.244.0.{number + 5}"]
         one["targetRef"] |= {"uid": uids[one["targetRef"]["name"]], "namespace": NAMESPACE}
-    content["metadata"]["labels"] = {"dynamod.dev/graph": GRAPH, "kubernetes.io/service-name": "demo-dynamod-pods"}
+    content["metadata"]["labels"] = {"dynamod.dev/graph": graph, "kubernetes.io/service-name": f"{graph}-pods"}
     content |= {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
     plane.kubectl("apply", "-n", NAMESPACE, "-f", "-", data=content)
 

@@ -109,6 +109,7 @@ GROUPS = (
                 "where Kubernetes mounts it",
                 "folder with the token, the namespace and the authorities of the service account",
             ),
+            Variable("DYNAMOD_KUBERNETES_COST", "`false`", "`true`: a pod writes its open requests as deletion cost"),
             Variable("POD_NAME", "", "name of this pod; the template of the pod sets it from the field of the pod"),
             Variable("POD_NAMESPACE", "that of the service account", "namespace of this pod"),
             Variable("POD_UID", "", "uid of this pod"),

@@ -1,4 +1,4 @@
-"""Kubernetes: pods find each other by the API server; `dynamo serve -f` reads a DynamoGraphDeployment."""
+"""Kubernetes: pods find each other by the API server; graphs as manifests; DynamoGraphDeployments as graphs."""
 
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,27 @@ def _store() -> "Callable[[Mapping[str, str]], object]":
     return KubernetesStore
 
 
+def _daemon() -> object:
+    from .daemon import KubernetesPart
+
+    return KubernetesPart
+
+
+def _command() -> object:
+    from .cli import app
+
+    return app
+
+
 _TEXT = {"type": "string", "description": "of a DynamoGraphDeployment"}
 _OBJECT = {"type": "object", "description": "of a DynamoGraphDeployment"}
 
 FEATURE = Feature(
     "kubernetes",
-    "pods that find each other by the API server, without etcd; dynamo serve -f FILE for a DynamoGraphDeployment",
+    "pods that find each other by the API server, without etcd; dynamo manifest; DynamoGraphDeployments as graphs",
     discovery={"kubernetes": _store},
+    daemon=_daemon,
+    commands={"manifest": _command},
     config_keys={
         "apiVersion": ConfigKey(_TEXT, _expand),
         "kind": ConfigKey(_TEXT, _expand),

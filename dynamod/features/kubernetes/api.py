@@ -7,8 +7,8 @@ import msgspec
 
 from dynamod.message.errors import DynamodError
 
-from .resources import LABEL, Kind
-from .settings import KubernetesSettings
+from .resources import LABEL, PODS, Kind
+from .settings import ServerSettings
 
 if TYPE_CHECKING:
     import aiohttp
@@ -49,10 +49,10 @@ class Change(NamedTuple):
 
 
 class Api:
-    """One session. `jitter` gives a number from 0 to 1."""
+    """One session. `graph`: of the resources that lists and watches have. `jitter` gives a number from 0 to 1."""
 
-    def __init__(self, settings: KubernetesSettings, jitter: Callable[[], float]) -> None:
-        self._settings, self._jitter = settings, jitter
+    def __init__(self, settings: ServerSettings, graph: str = "", jitter: Callable[[], float] = lambda: 0.0) -> None:
+        self._settings, self._graph, self._jitter = settings, graph, jitter
         self._trust = settings.trust()
         self._session: aiohttp.ClientSession | None = None
 
@@ -80,6 +80,15 @@ class Api:
         query, form = {"fieldManager": MANAGER, "force": "true"}, "application/apply-patch+yaml"
         await self._call("patch", "PATCH", kind, name, query=query, data=msgspec.json.encode(content), form=form)
 
+    async def read(self, kind: Kind, name: str) -> dict[str, Any]:
+        """One resource. Raises ApiAway, ApiRefused."""
+        return await self._call("get", "GET", kind, name)
+
+    async def merge(self, kind: Kind, name: str, content: Any) -> None:
+        """Change fields of a resource that is there. Raises ApiAway, ApiRefused, ApiInvalid."""
+        data = msgspec.json.encode(content)
+        await self._call("patch", "PATCH", kind, name, data=data, form="application/merge-patch+json")
+
     async def delete(self, kind: Kind, name: str) -> None:
         """Remove a resource. Raises ApiAway, ApiRefused."""
         await self._call("delete", "DELETE", kind, name)
@@ -104,7 +113,7 @@ class Api:
                 url, params=query, headers=self._headers(), timeout=timeout, ssl=self._trust
             ) as answer:
                 if answer.status != 200:
-                    raise self._error("watch", kind, answer.status, await answer.read())
+                    raise self._error("watch", kind, "", answer.status, await answer.read())
                 rest = b""
                 async for part in answer.content.iter_any():
                     *lines, rest = (rest + part).split(b"\n")
@@ -112,14 +121,14 @@ class Api:
                         if line.strip():
                             yield self._change(kind, line)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiAway(_said(error)) from None
+            raise ApiAway(self._said(error)) from None
 
     def _change(self, kind: Kind, line: bytes) -> Change:
         try:
             found = msgspec.json.decode(line)
             kind_of, value = found["type"], found["object"]
             if kind_of == "ERROR":
-                raise self._error("watch", kind, int(value.get("code", 500)), msgspec.json.encode(value))
+                raise self._error("watch", kind, "", int(value.get("code", 500)), msgspec.json.encode(value))
             metadata = value["metadata"]
             name, version = str(metadata.get("name", "")), str(metadata.get("resourceVersion", ""))
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
@@ -128,7 +137,7 @@ class Api:
 
     @property
     def _selector(self) -> str:
-        return f"{LABEL}={self._settings.graph}"
+        return f"{LABEL}={self._graph}"
 
     def _headers(self, form: str = "") -> dict[str, str]:
         token = self._settings.token()
@@ -157,35 +166,48 @@ class Api:
             ) as answer:
                 text = await answer.read()
                 if answer.status >= 300 and not (answer.status == 404 and verb == "delete"):
-                    raise self._error(verb, kind, answer.status, text)
+                    raise self._error(verb, kind, name, answer.status, text)
                 return dict(msgspec.json.decode(text))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:  # first: that of a certificate is a ValueError
+            raise ApiAway(self._said(error)) from None
         except (msgspec.DecodeError, TypeError, ValueError) as error:
             raise ApiAway(f"{method} {url}: {error}") from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiAway(_said(error)) from None
 
-    def _error(self, verb: str, kind: Kind, status: int, body: bytes) -> DynamodError:
+    def _error(self, verb: str, kind: Kind, name: str, status: int, body: bytes) -> DynamodError:
         """The error of an answer, which is one line."""
         try:
             said = " ".join(str(msgspec.json.decode(body).get("message", ""))[:300].split())
         except (msgspec.DecodeError, AttributeError):
             said = " ".join(body[:200].decode(errors="replace").split())
-        what, where = f"{verb} {kind.resource}", f"namespace {self._settings.namespace}"
+        what, where = (
+            f"{verb} {kind.resource}{' ' + name if kind.part else ''}",
+            f"namespace {self._settings.namespace}",
+        )
+        if said.startswith("Too large resource version"):  # the store of the server is an older one: a backup
+            return ApiGone(said)
         match status:
             case 410:
                 return ApiGone(said)
             case 401:
                 return ApiRefused(f"the service account's token is not taken ({said}); see {self._settings.account}")
             case 403:
-                grant = f"grant the verb '{verb}' on '{kind.plural}' of the API group '{kind.group}'"
+                group = f"the API group '{kind.group}'" if kind.group else "the core API group ''"
+                grant = f"grant the verb '{verb}' on '{kind.granted}' of {group}"
                 return ApiRefused(f"this pod may not {what} in {where} ({said}); {grant} to its service account")
             case 404:
                 install = f"is the namespace right, and is the CustomResourceDefinition {kind.resource} installed?"
+                if kind.part or kind is PODS:
+                    install = "are the namespace and the name right?"
                 return ApiRefused(f"{what} in {where} is not found ({said}); {install}")
             case 400 | 413 | 422:
                 return ApiInvalid(f"{what} in {where}: {status} {said}")
         return ApiAway(f"{what} answers {status} {said}")
 
+    def _said(self, error: BaseException) -> str:
+        import ssl
 
-def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+        below = getattr(error, "certificate_error", None)
+        if isinstance(below, ssl.SSLCertVerificationError):
+            authorities = self._settings.account / "ca.crt"
+            return f"its certificate is not taken: {below.verify_message}; authorities are those of {authorities}"
+        return str(error) or type(error).__name__

@@ -67,7 +67,7 @@ class KubernetesBridge(Actor):
         if not isinstance(reason, Normal) or not self._written:
             return
         with contextlib.suppress(DynamodError, TimeoutError):
-            async with asyncio.timeout(GOODBYE), Api(self._settings, self.context.random.random) as api:
+            async with asyncio.timeout(GOODBYE), Api(self._settings) as api:
                 await api.delete(INSTANCES, self._settings.pod)
 
     def inspection(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class KubernetesBridge(Actor):
 
     async def _keep(self) -> None:
         random = self.context.random
-        async with Api(self._settings, random.random) as api:
+        async with Api(self._settings, self._settings.graph, random.random) as api:
             parts: dict[str, Callable[[Api], Coroutine[Any, Any, None]]] = {
                 "instances": lambda api: self._follow(api, INSTANCES, self._peers.instances, self._instance),
                 "slices": lambda api: self._follow(api, SLICES, self._peers.slices, self._peers.slice),

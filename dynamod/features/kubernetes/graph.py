@@ -25,16 +25,23 @@ def expand(document: Document, wanted: object) -> tuple[Document, str | None]:
 
     `wanted`: what command or file name as the graph; None, since the deployment is the graph.
     """
+    return as_graph(document, deployment_of(document, wanted)), None
+
+
+def deployment_of(document: Document, wanted: object, *, pods: bool = False) -> Deployment:
+    """The deployment that a document is; see `deployment.read`. Raises UserError also where a graph is named."""
     if wanted is not None:
         raise document.error(("kind",), "the deployment is the graph", "leave out the name of a graph")
-    deployment = read(document)
+    return read(document, pods=pods)
+
+
+def as_graph(document: Document, deployment: Deployment) -> Document:
+    """The document of the graph; prints to stderr what is not carried over. Raises UserError.
+
+    Sections of the command line go over those of the deployment.
+    """
     for path, what in deployment.notes:
         print(f"{document.source}: {'.'.join(path)}: {what}", file=sys.stderr)
-    return _as_graph(document, deployment), None
-
-
-def _as_graph(document: Document, deployment: Deployment) -> Document:
-    """The document of the graph. Sections of the command line go over those of the deployment."""
     data = {key: value for key, value in document.data.items() if key not in RESOURCE}
     services, sections, origins = dict[str, Any](), dict[str, dict[str, Any]](), dict(document.origins)
     frontends = [one for one in deployment.components if one.type == "frontend"]

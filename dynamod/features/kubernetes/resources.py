@@ -10,26 +10,43 @@ LABEL = "dynamod.dev/graph"
 
 
 class Kind(NamedTuple):
-    """A kind of resource as the API names it. `resource`: as roles name it."""
+    """A kind of resource as the API names it. `group`: empty for the core. `part`: a subresource."""
 
     kind: str
     plural: str
     group: str
     version: str
+    part: str = ""
 
     def path(self, namespace: str, name: str = "") -> str:
         """Where the resources of a namespace are, or one of them."""
-        place = f"/apis/{self.group}/{self.version}/namespaces/{namespace}/{self.plural}"
-        return f"{place}/{name}" if name else place
+        api = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        place = f"{api}/namespaces/{namespace}/{self.plural}"
+        return "/".join([place, *filter(None, [name, self.part])])
+
+    @property
+    def granted(self) -> str:
+        """As the rules of roles write it."""
+        return f"{self.plural}/{self.part}" if self.part else self.plural
 
     @property
     def resource(self) -> str:
         """As `kubectl auth can-i` writes it."""
-        return f"{self.plural}.{self.group}"
+        return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
 INSTANCES = Kind("DynamodInstance", "dynamodinstances", GROUP, VERSION)
 SLICES = Kind("EndpointSlice", "endpointslices", "discovery.k8s.io", "v1")
+PODS = Kind("Pod", "pods", "", "v1")
+SCALES = {
+    "deployment": Kind("Deployment", "deployments", "apps", "v1", "scale"),
+    "statefulset": Kind("StatefulSet", "statefulsets", "apps", "v1", "scale"),
+    "dgdsa": Kind(
+        *("DynamoGraphDeploymentScalingAdapter", "dynamographdeploymentscalingadapters"),
+        *("nvidia.com", "v1alpha1", "scale"),
+    ),
+}
+"""Kinds that have replicas, by the word before `/NAME` in settings."""
 
 
 class Owner(msgspec.Struct, frozen=True):

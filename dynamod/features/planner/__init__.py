@@ -54,6 +54,7 @@ def _check(settings: "PlannerSettings", spec: "ServiceSpec", graph: "Graph") -> 
 FEATURE = Feature(
     "planner",
     "pools of workers that grow and shrink with the load: the component Planner, dynamo planner",
+    uses=("kubernetes",),
     commands={"planner": _commands},
     controls=_controls,
     explains={"planner": _explain},

@@ -3,18 +3,15 @@
 import asyncio
 import logging
 import os
-import ssl
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
-
-import msgspec
+from typing import Protocol
 
 from dynamod.discovery.base import Registry
 from dynamod.discovery.link import LinkRegistry
-from dynamod.message.errors import DynamodError, UserError
+from dynamod.extension.installed import require
+from dynamod.message.errors import UserError
 from dynamod.message.pools import Pool, Replica
-from dynamod.runtime.components.processes import ASK, Processes
+from dynamod.runtime.components.processes import Processes
 
 from .records import Order
 from .settings import PlannerSettings
@@ -23,9 +20,6 @@ log = logging.getLogger("dynamod.planner")
 
 CONFIRM = 600.0
 """Seconds that an outside program has to confirm a decision."""
-
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its token, its namespace and the certificate of the API."""
 
 
 class Connector(Protocol):
@@ -110,57 +104,31 @@ class Virtual:
 
 
 class Kubernetes:
-    """Deployments, by the `scale` subresource of the API. `deployments`: their names, by component."""
+    """Workloads of a cluster, by the feature `kubernetes`. `workloads`: by component, NAME or statefulset/NAME."""
 
     everywhere = True
     switches = False
 
-    def __init__(self, url: str, namespace: str, deployments: Mapping[str, str]) -> None:
-        self._deployments = deployments
-        place = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        if not (url or place[0]):
-            raise UserError("kubernetes: this is no pod", "set kubernetes-url, or environment: local")
-        self._url = (url or f"https://{place[0]}:{place[1]}").rstrip("/")
-        self._namespace = namespace or _read("namespace") or "default"
+    def __init__(self, url: str, namespace: str, workloads: Mapping[str, str]) -> None:
+        """Raises UserError."""
+        require("kubernetes", "environment: kubernetes")
+        from dynamod.features.kubernetes import scaling
+
+        self._workloads = workloads
+        for one in workloads.values():
+            scaling.workload(one)
+        self._scaler = scaling.Scaler(os.environ, "environment: kubernetes", url=url, namespace=namespace)
 
     async def pool(self, component: str, ready: Collection[int]) -> Pool | None:
-        """The ready workers, and the further replicas that the deployment has or will have."""
-        found = await self._ask("GET", component)
-        return _pool(ready, int(found.get("spec", {}).get("replicas", 0)))
+        """The ready workers, and the further replicas that the workload has or will have."""
+        return _pool(ready, await self._scaler.replicas(self._workload(component)))
 
     async def scale(self, component: str, order: Order) -> None:
         """Kubernetes drains pods by their grace period."""
-        await self._ask("PATCH", component, {"spec": {"replicas": order.replicas}})
+        await self._scaler.scale(self._workload(component), order.replicas)
 
-    async def _ask(self, method: str, component: str, body: Any = None) -> dict[str, Any]:
-        import aiohttp  # no other module of this process needs it
-
-        name = self._deployments.get(component, component.lower())
-        url = f"{self._url}/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}/scale"
-        headers = {"Authorization": f"Bearer {token}"} if (token := _read("token")) else {}
-        if body is not None:
-            headers["Content-Type"] = "application/merge-patch+json"
-        certificate = ACCOUNT / "ca.crt"
-        trust = ssl.create_default_context(cafile=str(certificate)) if certificate.exists() else True
-        data = None if body is None else msgspec.json.encode(body)
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK)) as session,
-                session.request(method, url, data=data, headers=headers, ssl=trust) as answer,
-            ):
-                text = await answer.text()
-                if answer.status != 200:
-                    raise DynamodError(f"kubernetes: {method} {url} answers {answer.status}: {text[:200]}")
-                return dict(msgspec.json.decode(text))
-        except (aiohttp.ClientError, msgspec.DecodeError, TypeError, ValueError) as error:
-            raise DynamodError(f"kubernetes: {method} {url}: {error}") from None
-
-
-def _read(name: str) -> str:
-    try:
-        return (ACCOUNT / name).read_text().strip()
-    except OSError:
-        return ""
+    def _workload(self, component: str) -> str:
+        return self._workloads.get(component, component.lower())
 
 
 def _pool(ready: Collection[int], wanted: int) -> Pool:

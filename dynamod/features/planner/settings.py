@@ -39,9 +39,9 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     `metric_pulling_interval`: seconds between two looks at the processes of a pool. `prefill_`, `decode_min_endpoint`:
     instead of `min_endpoint`, for that pool; with 0 a pool without requests for `hold` has no workers, and gets one
     when a request waits. `environment`: what runs the processes: the daemon; an outside program, by
-    keys in etcd; Kubernetes, in a pod without further settings. `kubernetes_deployments`: names by component; without
-    one, the component in small letters. `role_switch`: a worker may change between prefill and decode, where that is as
-    good as a start.
+    keys in etcd; Kubernetes, in a pod without further settings. `kubernetes_deployments`: by component, the name of a
+    Deployment, or statefulset/NAME, or dgdsa/NAME; without one, the component in small letters. `role_switch`: a worker
+    may change between prefill and decode, where that is as good as a start.
     """
 
     optimization_target: Target = "sla"

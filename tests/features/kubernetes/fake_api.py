@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -11,16 +12,19 @@ from aiohttp import web
 from tests.ports import free_port
 
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
 
 
 class FakeApi:
     """`refused`: (verb, plural) pairs that no role grants. `requests`: (verb, plural, version) as they came."""
 
     def __init__(self) -> None:
-        self.port = free_port()
-        self.version = 100
+        self.port, self.scheme = free_port(), "http"
+        self.version, self.namespace = 100, "ns"
         self.oldest = 0  # the first version whose history is kept
         self.objects: dict[str, dict[str, Any]] = {"dynamodinstances": {}, "endpointslices": {}}
+        self.scales: dict[str, int] = {}  # replicas, by PLURAL/NAME
+        self.annotations: dict[str, dict[str, str]] = {}  # by pod
         self.history: list[tuple[int, str, str, Any]] = []
         self.refused: set[tuple[str, str]] = set()
         self.requests: list[tuple[str, str, str]] = []
@@ -30,17 +34,20 @@ class FakeApi:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
-    async def start(self) -> None:
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
         app = web.Application()
         place = "/apis/{group}/{version}/namespaces/{namespace}/{plural}"
         app.router.add_get(place, self._get)
         app.router.add_patch(place + "/{name}", self._apply)
+        app.router.add_route("*", place + "/{name}/scale", self._scale)
+        app.router.add_patch("/api/v1/namespaces/{namespace}/{plural:pods}/{name}", self._annotate)
         app.router.add_delete(place + "/{name}", self._delete)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls).start()
+        self.scheme = "https" if tls is not None else "http"
 
     async def stop(self) -> None:
         """Away: connections break, objects stay."""
@@ -85,6 +92,8 @@ class FakeApi:
         plural, namespace = request.match_info["plural"], request.match_info["namespace"]
         self.requests.append((verb, plural, request.query.get("resourceVersion", "")))
         self.tokens.append(request.headers.get("Authorization", ""))
+        if namespace != self.namespace:
+            return _status(404, f'namespaces "{namespace}" not found')
         if (verb, plural) in self.refused:
             user = f"system:serviceaccount:{namespace}:dynamod"
             return _status(403, f'{plural} is forbidden: User "{user}" cannot {verb} resource "{plural}"')
@@ -100,6 +109,8 @@ class FakeApi:
             items = list(self.objects[plural].values())
             return web.json_response({"metadata": {"resourceVersion": str(self.version)}, "items": items})
         since = int(request.query["resourceVersion"])
+        if since > self.version:
+            return _status(504, f"Too large resource version: {since}, current: {self.version}")
         answer = web.StreamResponse()
         await answer.prepare(request)
         with suppress(ConnectionError):
@@ -133,6 +144,29 @@ class FakeApi:
             return refusal
         await self.remove(request.match_info["plural"], request.match_info["name"])
         return web.json_response({})
+
+    async def _scale(self, request: web.Request) -> web.Response:
+        plural, name = request.match_info["plural"], request.match_info["name"]
+        verb = {"GET": "get", "PATCH": "patch"}[request.method]
+        key = f"{plural}/{name}"
+        self.requests.append((verb, f"{plural}/scale", ""))
+        if (verb, f"{plural}/scale") in self.refused:
+            return _status(403, f'{key} is forbidden: cannot {verb} resource "{plural}/scale"')
+        if key not in self.scales:
+            return _status(404, f'{plural}.apps "{name}" not found')
+        if verb == "patch":
+            assert request.content_type == MERGE
+            self.scales[key] = (await request.json())["spec"]["replicas"]
+        return web.json_response({"kind": "Scale", "spec": {"replicas": self.scales[key]}, "status": {"replicas": 1}})
+
+    async def _annotate(self, request: web.Request) -> web.Response:
+        self.requests.append(("patch", "pods", ""))
+        if ("patch", "pods") in self.refused:
+            return _status(403, 'pods is forbidden: cannot patch resource "pods"')
+        assert request.content_type == MERGE
+        change = (await request.json())["metadata"]["annotations"]
+        self.annotations.setdefault(request.match_info["name"], {}).update(change)
+        return web.json_response({"kind": "Pod"})
 
     def count(self, verb: str, plural: str = "") -> int:
         return sum(one[0] == verb and plural in ("", one[1]) for one in self.requests)

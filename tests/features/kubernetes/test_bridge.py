@@ -1,91 +1,19 @@
 """Pods that find each other by a fake API server: real HTTP with watches, outages, 410 and refusals."""
 
 import asyncio
-import random
 import time
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dynamod.actor import System
 from dynamod.daemon.cluster import cluster_of
-from dynamod.discovery.memory import MemoryRegistry
-from dynamod.features.kubernetes import bridge as module
-from dynamod.features.kubernetes.bridge import KubernetesBridge
-from dynamod.features.kubernetes.settings import KubernetesSettings
 from dynamod.message.errors import UserError
 from tests.discovery.conftest import until
 
 from .fake_api import FakeApi, endpoint_slice, resource
 
+pytestmark = pytest.mark.usefixtures("quick")
 KEY = "v1/instances/a/b/c/"
-
-
-class Pod:
-    def __init__(self, settings: KubernetesSettings) -> None:
-        self.settings, self.system = settings, System()
-        self.registry = MemoryRegistry(random.Random(settings.pod))
-        self.lease = self.registry.grant()
-        self.bridge: KubernetesBridge
-        self.ended = False
-
-    async def start(self) -> None:
-        def make() -> KubernetesBridge:
-            self.bridge = KubernetesBridge(self.registry, self.settings, self.settings.pod)
-            return self.bridge
-
-        await self.system.__aenter__()
-        await self.system.ready(self.system.start("bridge", make), timeout=5)
-
-    async def end(self) -> None:
-        if not self.ended:
-            self.ended = True
-            await self.system.__aexit__(None, None, None)
-
-    def put(self, key: str, value: bytes = b"{}") -> None:
-        self.registry.put(key, value, self.lease)
-
-    @property
-    def keys(self) -> list[str]:
-        return [key for key, _ in self.registry.items()]
-
-
-@pytest.fixture
-async def fake() -> AsyncIterator[FakeApi]:
-    fake = FakeApi()
-    await fake.start()
-    yield fake
-    await fake.stop()
-
-
-@pytest.fixture
-async def pods(fake: FakeApi, tmp_path: Path) -> AsyncIterator[Callable[[str], Pod]]:
-    made = list[Pod]()
-    (tmp_path / "token").write_text("secret\n")
-
-    def make(name: str) -> Pod:
-        environ = {
-            "DYNAMOD_KUBERNETES_URL": fake.url,
-            "DYNAMOD_KUBERNETES_ACCOUNT": str(tmp_path),
-            "POD_NAME": name,
-            "POD_NAMESPACE": "ns",
-            "POD_UID": f"uid-{name}",
-            "DYNAMOD_KUBERNETES_GRAPH": "g",
-        }
-        made.append(Pod(KubernetesSettings.from_environment(environ)))
-        return made[-1]
-
-    yield make
-    for pod in made:
-        await pod.end()
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RETRY": 0.05, "RETRY_AT_MOST": 0.2, "REFUSED": 0.2, "RELIST": 0.1}.items():
-        monkeypatch.setattr(module, name, value)
 
 
 async def test_pods_see_each_other_at_a_fake_api_server(fake: FakeApi, pods: Any) -> None:

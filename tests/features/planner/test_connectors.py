@@ -1,4 +1,4 @@
-"""Who runs the processes of pools. Kubernetes is a stand-in: a server with the API path of a Deployment's scale."""
+"""Who runs the processes of pools. Kubernetes is a fake API server."""
 
 import asyncio
 import random
@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from dynamod.actor.testing import virtual
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.features.planner.connectors import CONFIRM, Kubernetes, Virtual
 from dynamod.features.planner.records import Order
 from dynamod.message.errors import DynamodError, UserError
+from tests.features.kubernetes.fake_api import FakeApi
 
 
 class Etcd:
@@ -75,47 +75,46 @@ async def test_a_program_that_never_confirms_ends_the_wait_and_the_next_planner_
 
 
 @asynccontextmanager
-async def stand_in(replicas: dict[str, int]) -> AsyncIterator[str]:
-    """The API path of deployments in namespace `models`; yields its URL."""
-
-    async def scale(request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        if name not in replicas:
-            return web.json_response({"kind": "Status", "code": 404}, status=404)
-        if request.method == "PATCH":
-            assert request.content_type == "application/merge-patch+json"
-            replicas[name] = (await request.json())["spec"]["replicas"]
-        return web.json_response({"kind": "Scale", "spec": {"replicas": replicas[name]}, "status": {"replicas": 1}})
-
-    app = web.Application()
-    app.router.add_route("*", "/apis/apps/v1/namespaces/models/deployments/{name}/scale", scale)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+async def api() -> AsyncIterator[FakeApi]:
+    server = FakeApi()
+    server.namespace = "models"
+    await server.start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield server
     finally:
-        await runner.cleanup()
+        await server.stop()
 
 
-async def test_deployments_of_a_stand_in_for_kubernetes_are_scaled() -> None:
-    replicas = {"decode": 2, "prefillworker": 1}
-    async with stand_in(replicas) as url:
-        one = Kubernetes(url, "models", {"Worker": "decode"})
+async def test_workloads_of_a_fake_kubernetes_are_scaled() -> None:
+    async with api() as server:
+        server.scales = {"deployments/decode": 2, "deployments/prefillworker": 1, "statefulsets/w": 3}
+        names = {"Worker": "decode", "Third": "statefulset/w", "Other": "deployment/other"}
+        one = Kubernetes(server.url, "models", names)
         assert states(await one.pool("Worker", [7])) == ["Ready", "Starting"]
         await one.scale("Worker", Order(number=1, since=0.0, replicas=4))
         await one.scale("PrefillWorker", Order(number=2, since=0.0, replicas=0))
-        assert replicas == {"decode": 4, "prefillworker": 0}
+        await one.scale("Third", Order(number=3, since=0.0, replicas=1))
+        assert server.scales == {"deployments/decode": 4, "deployments/prefillworker": 0, "statefulsets/w": 1}
         assert states(await one.pool("PrefillWorker", [9])) == ["Draining"]
-        with pytest.raises(DynamodError, match="deployments/other/scale answers 404"):
+        with pytest.raises(DynamodError, match=r"get deployments.apps other in namespace models is not found"):
             await one.pool("Other", [])
-    with pytest.raises(DynamodError, match=r"kubernetes: GET .*decode/scale"):
+        server.refused = {("patch", "deployments/scale")}
+        with pytest.raises(DynamodError) as caught:
+            await one.scale("Worker", Order(number=4, since=0.0, replicas=1))
+        grant = "grant the verb 'patch' on 'deployments/scale' of the API group 'apps' to its service account"
+        assert grant in str(caught.value)
+    with pytest.raises(DynamodError):
         await one.pool("Worker", [7])
 
 
+def test_an_unknown_kind_of_workload_is_named() -> None:
+    with pytest.raises(UserError, match="'replicaset/x' is no workload: unknown kind 'replicaset'"):
+        Kubernetes("http://localhost:1", "models", {"Worker": "replicaset/x"})
+
+
 def test_kubernetes_outside_a_pod_needs_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    for name in ("KUBERNETES_SERVICE_HOST", "DYNAMOD_KUBERNETES_URL"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(UserError, match="this is no pod") as error:
         Kubernetes("", "", {})
-    assert "kubernetes-url" in error.value.line()
+    assert "DYNAMOD_KUBERNETES_URL" in error.value.line()

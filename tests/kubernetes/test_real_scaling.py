@@ -1,0 +1,67 @@
+"""Planners and pods at a real kube-apiserver: the scale subresource, and the deletion cost; `run_real.sh`."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.features.kubernetes.zero import WORKLOAD, zero_and_back
+
+from .control_plane import ControlPlane
+from .test_chart import CHART
+from .test_real import NAMESPACE, environment, mounted, pod, ready
+
+pytestmark = pytest.mark.heavy
+GRAPH = "zero-dynamod"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    plane = ControlPlane(tmp_path_factory.mktemp("plane"))
+    try:
+        plane.start()
+        plane.kubectl("apply", "-f", str(CHART / "crds"))
+        plane.kubectl("create", "namespace", NAMESPACE)
+        plane.kubectl("wait", "--for=condition=Established", "crd/dynamodinstances.dynamod.dev", "--timeout=30s")
+        yield plane
+    finally:
+        plane.stop()
+
+
+class RealCluster:
+    """The API server with the manifest's objects, and accounts that have the manifest's role and no more."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane, self.folder = plane, folder
+        self.uids: dict[str, str] = {}
+
+    def applied(self, manifests: list[Any]) -> None:
+        for one in manifests:
+            self.plane.kubectl("apply", "-n", NAMESPACE, "-f", "-", data=one)
+
+    def environment(self, name: str) -> Mapping[str, str]:
+        self.uids[name] = pod(self.plane, name)
+        account = mounted(self.plane, self.folder / f"account-{name}", GRAPH)
+        env = environment(self.plane, self.folder, name, self.uids[name], account)
+        return env | {"DYNAMOD_KUBERNETES_GRAPH": GRAPH, "DYNAMOD_KUBERNETES_COST": "true"}
+
+    def replicas(self) -> int:
+        found = self.plane.kubectl("get", f"deployment/{WORKLOAD}", "-n", NAMESPACE, "-o", "jsonpath={.spec.replicas}")
+        return int(found.stdout)
+
+    def ready(self, pods: list[str]) -> None:
+        ready(self.plane, {name: self.uids[name] for name in pods}, graph=GRAPH)
+
+
+def test_a_planner_scales_a_deployment_to_zero_and_back(plane: ControlPlane, machine: Any) -> None:
+    cluster = RealCluster(plane, Path(machine.folder))
+    wanted = zero_and_back(machine, cluster)
+    assert wanted[-1] == 0
+    assert max(wanted) >= 1
+    assert annotation(plane, "front") == "0", "written with the role of the manifest"
+
+
+def annotation(plane: ControlPlane, name: str) -> str:
+    found = plane.get(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")["metadata"].get("annotations", {})
+    return str(found.get("controller.kubernetes.io/pod-deletion-cost", ""))
