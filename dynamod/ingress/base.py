@@ -42,6 +42,10 @@ class CallForm(msgspec.Struct, frozen=True):
     stays: bool = False
 
 
+NO_CALLS = CallForm()
+"""Of a request whose answer has no calls."""
+
+
 class Job(msgspec.Struct, frozen=True):
     """One accepted HTTP request. `body` is the client's JSON as it came (text engines get it unchanged).
 
@@ -61,7 +65,7 @@ class Job(msgspec.Struct, frozen=True):
     notes: dict[str, str] = {}
     facts: Facts | None = None
     timeline: Timeline | None = None
-    calls: CallForm = CallForm()
+    calls: CallForm = NO_CALLS
 
 
 @dataclass(frozen=True, slots=True)

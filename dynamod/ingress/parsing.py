@@ -37,7 +37,7 @@ from dynamod.parsers import (
 from dynamod.preprocess.conversation import kwargs_of
 from dynamod.preprocess.model import Model
 
-from .base import CallForm, Logprob, ResponseSink
+from .base import NO_CALLS, CallForm, Logprob, ResponseSink
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -287,7 +287,7 @@ class ParsedSink:
     """
 
     def __init__(
-        self, sink: ResponseSink, parsers: Sequence[ChoiceParser], most: int | None, calls: CallForm = CallForm()
+        self, sink: ResponseSink, parsers: Sequence[ChoiceParser], most: int | None, calls: CallForm = NO_CALLS
     ) -> None:
         self._sink = sink
         for parser in parsers if calls.stays else ():

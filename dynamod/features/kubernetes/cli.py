@@ -26,6 +26,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command(
     "manifest",
+    rich_help_panel="Serve",
     context_settings=OPEN,
     epilog=examples(
         "dynamo manifest graphs.disagg:Frontend -f configs/disagg.yaml",
@@ -49,7 +50,10 @@ def manifest(
     drain: Annotated[int, typer.Option("--drain", min=1, max=86400, help="seconds for open answers at the end")] = 60,
     crd: Annotated[bool, typer.Option("--crd/--no-crd", help="with the definition of DynamodInstance")] = True,
 ) -> None:
-    """Print a graph, or a DynamoGraphDeployment, as resources for `kubectl apply`."""
+    """Print a graph as Kubernetes resources.
+
+    The graph may be a DynamoGraphDeployment (`-f dgd.yaml`). `kubectl apply -f -` takes the resources.
+    """
     from dynamod.graph.importing import shipped_root
 
     from . import manifest as made

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypedDict
 
 import msgspec
@@ -8,7 +8,7 @@ from aiohttp import web
 
 from dynamod.http.context import RequestContext
 from dynamod.http.settings import FrontendSettings
-from dynamod.ingress.base import CallForm, Logprob
+from dynamod.ingress.base import NO_CALLS, CallForm, Logprob
 from dynamod.ingress.lowering import Served, only_asked
 from dynamod.ingress.parsing import NewParser
 from dynamod.message.discovery import ModelCard
@@ -115,20 +115,22 @@ class ChatCompletions(Generation[ChatRequest]):
 
     def call_form(self, request: ChatRequest, settings: FrontendSettings) -> CallForm:
         """As the settings say; what has been streamed cannot be content later."""
+        if not request.tools:
+            return NO_CALLS
         stays = settings.malformed_tool_calls == "arguments"
         pieces = stays and bool(request.stream) and self.api in settings.streamed_arguments
         return CallForm(pieces, stays and (pieces or not self.object_arguments))
 
-    async def answer(
+    def answer(
         self, frontend: Frontend, context: RequestContext, asked: ChatRequest, card: ModelCard, body: bytes
-    ) -> web.StreamResponse:
+    ) -> Coroutine[Any, Any, web.StreamResponse]:
         """Says in a header that calls which have to come are not enforced, or refuses the request, as settings say."""
-        if only_asked(asked, card, frontend.backend.model(asked.model)):
+        if asked.must_call and only_asked(asked, card, frontend.backend.model(asked.model)):
             if frontend.settings.unenforced_tool_choice == "refuse":
                 why = f"the engine of model {card.name!r} cannot be made to call a tool; ask with `auto`"
                 raise unsupported("tool_choice", f"`tool_choice`: {why}")
             context.headers[NOT_ENFORCED] = "tool_choice"
-        return await super().answer(frontend, context, asked, card, body)
+        return super().answer(frontend, context, asked, card, body)
 
     def prompts(self, model: Model, request: ChatRequest) -> Sequence[Prepared]:
         """The messages in the model's template."""

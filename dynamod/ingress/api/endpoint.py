@@ -24,7 +24,7 @@ from dynamod.http.errors import OPENAI, ErrorForm
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.turns import Turns
-from dynamod.ingress.base import Backend, CallForm, Job
+from dynamod.ingress.base import NO_CALLS, Backend, CallForm, Job
 from dynamod.ingress.fields import extended, of_features_off
 from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
@@ -268,7 +268,7 @@ class EngineEndpoint(BodyEndpoint[E]):
 
     def call_form(self, request: E, settings: FrontendSettings) -> CallForm:
         """How calls of tools reach the client."""
-        return CallForm()
+        return NO_CALLS
 
     @abstractmethod
     def writer(
