@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dynamod.extension.installed import declared
+
 T = TypeVar("T")
 
 FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
@@ -132,7 +134,8 @@ class Graph:
         kept = [name]
         if self.services[name].component_kind == FRONTEND:
             needed = [info.service for info in self.services[name].depends.values()]
-            kept += [one for one in needed if self.services[one].component_kind == PROCESSOR]
+            needed += [b for a, b in self.edges if a == name]
+            kept += [one for one in needed if one in self.services and _is_ingress(self.services[one].component_kind)]
         edges = tuple((a, b) for a, b in self.edges if a in kept and b in kept)
         services = {one: self.services[one] for one in self.services if one in kept}
         return replace(self, root=name, services=services, edges=edges)
@@ -147,6 +150,12 @@ class Graph:
         graph = _converted(data, cls)
         services = {name: ServiceSpec.from_dict(spec) for name, spec in data["services"].items()}
         return replace(graph, services=services)
+
+
+def _is_ingress(kind: str) -> bool:
+    """Whether components of the kind take the requests of clients."""
+    added = declared(kind)
+    return kind == PROCESSOR or (added is not None and added.ingress)
 
 
 def _converted(data: Mapping[str, Any], kind: type[T]) -> T:

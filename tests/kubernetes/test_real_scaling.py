@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.features.kubernetes.zero import WORKLOAD, zero_and_back
+from tests.features.kubernetes.zero import zero_and_back
 
 from .control_plane import ControlPlane
 from .test_chart import CHART
@@ -46,11 +46,11 @@ class RealCluster:
         env = environment(self.plane, self.folder, name, self.uids[name], account)
         return env | {"DYNAMOD_KUBERNETES_GRAPH": GRAPH, "DYNAMOD_KUBERNETES_COST": "true"}
 
-    def replicas(self) -> int:
-        found = self.plane.kubectl("get", f"deployment/{WORKLOAD}", "-n", NAMESPACE, "-o", "jsonpath={.spec.replicas}")
+    def replicas(self, workload: str) -> int:
+        found = self.plane.kubectl("get", f"deployment/{workload}", "-n", NAMESPACE, "-o", "jsonpath={.spec.replicas}")
         return int(found.stdout)
 
-    def ready(self, pods: list[str]) -> None:
+    def ready(self, workload: str, pods: list[str]) -> None:
         ready(self.plane, {name: self.uids[name] for name in pods}, graph=GRAPH)
 
 

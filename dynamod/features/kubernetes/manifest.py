@@ -20,7 +20,7 @@ from dynamod.message.errors import UserError
 from .deployment import PodParts
 from .pods import CONFIG_FILE, ManifestSettings, Pod, access, all_pods, network, thing, workload
 
-PLANNER = "planner"
+PLANNER, ON_DEMAND = "planner", "ondemand"
 PORT = 8000
 """Of frontends, where the config says none."""
 LONGEST = 52
@@ -51,6 +51,7 @@ def manifest(graph: Graph, settings: ManifestSettings, parts: Mapping[str, PodPa
     members = [name for name in graph.services if not _inside(graph, name)]
     planned = {info.service for spec in graph.services.values() if _is(spec, PLANNER) for info in spec.depends.values()}
     _check_names(graph, settings, members)
+    planned |= {one["component"] for one in _models(graph).values()}
     kinds = {name: "Deployment" if _front(graph, name) or name in planned else "StatefulSet" for name in members}
     for name, spec in graph.services.items():
         kinds |= {name: "Deployment"} if _is(spec, PLANNER) else {}
@@ -74,6 +75,7 @@ def manifest(graph: Graph, settings: ManifestSettings, parts: Mapping[str, PodPa
             kind=kinds[name],
             replicas=_replicas(graph, name),
             port=_port(graph) if front else None,
+            alone=front and bool(_models(graph)),
             gpus=spec.gpus,
             cost=name in planned,
             parts=parts.get(name, PodParts()),
@@ -107,7 +109,13 @@ def _inside(graph: Graph, name: str) -> bool:
     spec = graph.services[name]
     fronts = [one for one in graph.services.values() if _is(one, FRONTEND)]
     inside = any(name in graph.only(front.name).services for front in fronts if front.name != name)
-    return not spec.enabled or (_is(spec, PROCESSOR) and inside)
+    return not spec.enabled or (spec.component_kind in (PROCESSOR, ON_DEMAND) and inside)
+
+
+def _models(graph: Graph) -> dict[str, Any]:
+    """Models on demand, each with its `component`."""
+    sections = [graph.config.get(name, {}) for name, spec in graph.services.items() if _is(spec, ON_DEMAND)]
+    return {name: model for section in sections for name, model in section.get("models", {}).items()}
 
 
 def _replicas(graph: Graph, name: str) -> int:
@@ -124,7 +132,7 @@ def _port(graph: Graph) -> int | None:
 def _config(graph: Graph, settings: ManifestSettings, kinds: Mapping[str, str]) -> dict[str, Any]:
     """The config of all pods: one process for each component, a frontend that listens on all addresses."""
     config = deepcopy(graph.config)
-    by_name = ":" in graph.target
+    by_name = ":" in graph.target and not _models(graph)  # whose services are made of the config
     for name, spec in graph.services.items():
         section: dict[str, Any] = config.setdefault(name, {}) or {}
         config[name] = section
@@ -137,6 +145,8 @@ def _config(graph: Graph, settings: ManifestSettings, kinds: Mapping[str, str]) 
         if _is(spec, FRONTEND):
             _put(section, "host", "0.0.0.0")
             _put(section, "port", _port(graph))
+        for model in section.get("models", {}).values() if _is(spec, ON_DEMAND) else ():
+            model["workload"] = f"deployment/{settings.full}-{short(model['component'])}"
         if _is(spec, PLANNER):
             pools = (info.service for info in spec.depends.values())
             targets = {pool: f"{kinds[pool].lower()}/{settings.full}-{short(pool)}" for pool in pools if pool in kinds}

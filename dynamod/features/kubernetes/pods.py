@@ -46,7 +46,10 @@ class ManifestSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """The pods of one component. `port`: for clients; None: there is none. `cost`: whether pods tell their load."""
+    """The pods of one component. `port`: for clients; None: there is none. `cost`: whether pods tell their load.
+
+    `alone`: there is never a second one, since one process decides which models are loaded.
+    """
 
     name: str
     service: str
@@ -55,6 +58,7 @@ class Pod:
     port: int | None
     gpus: int
     cost: bool
+    alone: bool
     parts: PodParts
     digest: str
 
@@ -149,6 +153,8 @@ def workload(settings: ManifestSettings, pod: Pod) -> list[Object]:
     }
     if pod.kind == "StatefulSet":
         spec |= {"serviceName": f"{settings.full}-pods", "podManagementPolicy": "Parallel"}
+    elif pod.alone:
+        spec["strategy"] = {"type": "Recreate"}
     else:
         spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
     made = [thing(settings, "apps/v1", pod.kind, name, pod.name, spec=spec)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +22,14 @@ class Scale(msgspec.Struct, frozen=True):
     """What the subresource says of a workload."""
 
     spec: _Numbers = _Numbers()
+    status: _Numbers = _Numbers()
+
+
+class Replicas(NamedTuple):
+    """How many pods a workload is to have, and how many it has; pods that leave count as `there`."""
+
+    wanted: int
+    there: int
 
 
 class Scaler:
@@ -32,15 +41,16 @@ class Scaler:
         self._server = found if found.namespace else replace(found, namespace="default")
         self._server.trust()
 
-    async def replicas(self, target: str) -> int:
-        """How many the workload is to have."""
+    async def numbers(self, target: str) -> Replicas:
+        """The replicas of a workload."""
         kind, name = workload(target)
         async with Api(self._server) as api:
             found = await api.read(kind, name)
         try:
-            return msgspec.convert(found, Scale).spec.replicas
+            scale = msgspec.convert(found, Scale)
         except msgspec.ValidationError as error:
             raise DynamodError(f"the scale of {target} cannot be read: {error}") from None
+        return Replicas(scale.spec.replicas, scale.status.replicas)
 
     async def scale(self, target: str, replicas: int) -> None:
         """Write how many there are to be; does not wait for pods."""

@@ -76,5 +76,6 @@ FEATURE = Feature(
     processor=_processor,
     config_keys={"models": ConfigKey(MODELS, _expand), "budget": ConfigKey(BUDGET)},
     run_models=_run_models,
+    uses=("kubernetes",),
     components={"ondemand": Component(_actor, _settings, _check, ingress=True, starts=_starts)},
 )

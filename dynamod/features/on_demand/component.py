@@ -19,7 +19,7 @@ from dynamod.runtime.components.processes import Processes
 from dynamod.runtime.components.processor import CATCH_UP, ProcessorComponent
 from dynamod.runtime.context import ComponentContext, ProcessContext
 
-from .keeper import ModelKeeper
+from .keeper import ModelKeeper, Workers
 from .part import ModelsOnDemand
 from .settings import OnDemandSettings, names_of
 
@@ -38,9 +38,9 @@ class OnDemandComponent(ProcessorComponent):
         self._sizes: dict[str, int] = {}  # bytes, by model
         registry = ctx.process_context.registry
         self._keepers = Keepers(registry)
-        self._keeper = ModelKeeper(
-            self._on_demand, budget, Processes(registry), self._serves, self._memory, self._keepers.first
-        )
+        targets = {one.component: one.workload for one in self._on_demand.values() if one.workload}
+        workers = _workers(targets, Processes(registry))
+        self._keeper = ModelKeeper(self._on_demand, budget, workers, self._serves, self._memory, self._keepers.first)
         self.reserved: Mapping[str, str] = names_of(self._on_demand)
 
     async def started(self) -> None:
@@ -84,21 +84,32 @@ class OnDemandComponent(ProcessorComponent):
         self._keeper.look_soon()
 
     def _memory(self, model: str) -> int:
-        """Resident bytes of its worker; while none is there those of its files."""
-        return sum(resident(one.pid) for one in self._workers_of(model)) or self._sizes.get(model, 0)
+        """Resident bytes of its worker; while none is there those of its files. Of a workload always the latter."""
+        there = [] if self._on_demand[model].workload else self._workers_of(model)
+        return sum(resident(one.pid) for one in there) or self._sizes.get(model, 0)
 
     def _serves(self, model: str) -> bool:
         """Whether its worker is ready, and that one's card is the one by which requests are prepared."""
         return bool(self._workers_of(model))
 
     def _workers_of(self, model: str) -> list[Instance]:
-        """Ready ones of our graph on our node: what others serve is not ours to end."""
+        """Ready ones of our graph on our node, or of our workload: what others serve is not ours to end."""
         card, place = self.cards.get(model), self._ctx.process_context
         if card is None:
             return []
-        ours = f"{place.plan.graph}/{self._on_demand[model].component}."
-        found = self._view.served(model, card, "").instances
+        found, component = self._view.served(model, card, "").instances, self._on_demand[model].component
+        if self._on_demand[model].workload:
+            return [one for one in found if (one.namespace, one.component) == (self._ctx.namespace, component)]
+        ours = f"{place.plan.graph}/{component}."
         return [one for one in found if one.node == place.registry.node and one.process.startswith(ours)]
+
+
+def _workers(targets: Mapping[str, str], processes: Processes) -> Workers:
+    if not targets:
+        return processes
+    from .workloads import Workloads  # with the feature `kubernetes`
+
+    return Workloads(targets, processes)
 
 
 class Keepers:

@@ -14,7 +14,8 @@ def check_adapters(settings: OnDemandSettings, graph: Graph) -> None:
     models = settings.read()[0]
     taken = {name: f"a name of the model '{model}'" for name, model in names_of(models).items()}
     for name, model in models.items():
-        spec = graph.services[model.component]
+        if (spec := graph.services.get(model.component)) is None:
+            continue  # it is in other pods, which check it
         worker: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
         for one in adapters_of(worker.lora):
             if one.name in taken:

@@ -39,6 +39,11 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         tuple[str, ...], Meta(description="models that share no group are never loaded together; none: with all")
     ] = ()
 
+    workload: Annotated[
+        str,
+        Meta(description="workload of a cluster that is scaled, like statefulset/NAME; empty: processes of the daemon"),
+    ] = ""
+
     @property
     def seconds(self) -> float | None:
         """The `ttl`; None: forever."""

@@ -121,7 +121,7 @@ class Kubernetes:
 
     async def pool(self, component: str, ready: Collection[int]) -> Pool | None:
         """The ready workers, and the further replicas that the workload has or will have."""
-        return _pool(ready, await self._scaler.replicas(self._workload(component)))
+        return _pool(ready, (await self._scaler.numbers(self._workload(component))).wanted)
 
     async def scale(self, component: str, order: Order) -> None:
         """Kubernetes drains pods by their grace period."""

@@ -24,6 +24,7 @@ class FakeApi:
         self.oldest = 0  # the first version whose history is kept
         self.objects: dict[str, dict[str, Any]] = {"dynamodinstances": {}, "endpointslices": {}}
         self.scales: dict[str, int] = {}  # replicas, by PLURAL/NAME
+        self.there: dict[str, int] = {}  # pods, by PLURAL/NAME
         self.annotations: dict[str, dict[str, str]] = {}  # by pod
         self.history: list[tuple[int, str, str, Any]] = []
         self.refused: set[tuple[str, str]] = set()
@@ -157,7 +158,8 @@ class FakeApi:
         if verb == "patch":
             assert request.content_type == MERGE
             self.scales[key] = (await request.json())["spec"]["replicas"]
-        return web.json_response({"kind": "Scale", "spec": {"replicas": self.scales[key]}, "status": {"replicas": 1}})
+        status = {"replicas": self.there.get(key, 0)}
+        return web.json_response({"kind": "Scale", "spec": {"replicas": self.scales[key]}, "status": status})
 
     async def _annotate(self, request: web.Request) -> web.Response:
         self.requests.append(("patch", "pods", ""))

@@ -105,6 +105,28 @@ def test_a_planner_scales_deployments_and_may_do_nothing_else(printed: Any) -> N
     assert {"name": "DYNAMOD_KUBERNETES_COST", "value": "true"} in env
 
 
+def test_models_on_demand_are_deployments_without_pods(printed: Any, tmp_path: Path) -> None:
+    models = {"small": {"engine": "mocker", "model": "sample"}, "Big One": {"engine": "mocker", "model": "sample"}}
+    (tmp_path / "models.yaml").write_text(yaml.safe_dump({"models": models, "budget": {"models": 1}}))
+    found, _ = printed("-f", "models.yaml", "--name=m")
+    assert {name: one["spec"]["replicas"] for (kind, name), one in found.items() if kind == "Deployment"} == {
+        "m-dynamod-frontend": 1,
+        "m-dynamod-small": 0,
+        "m-dynamod-big-one": 0,
+    }
+    assert found["Deployment", "m-dynamod-frontend"]["spec"]["strategy"] == {"type": "Recreate"}
+    entries = config_of(found, "m-dynamod")["Processor"]["models"]
+    workloads = {"deployment/m-dynamod-small", "deployment/m-dynamod-big-one"}
+    assert {one["workload"] for one in entries.values()} == workloads
+    (role,) = [one for (kind, _), one in found.items() if kind == "Role"]
+    assert {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["get", "patch"]} in role["rules"]
+    from dynamod.graph.load import load_graph
+
+    (tmp_path / "pod.yaml").write_text(found["ConfigMap", "m-dynamod"]["data"]["graph.yaml"])
+    assert {*load_graph(None, "pod.yaml", service_name="Frontend").services} == {"Frontend", "Processor"}
+    assert load_graph(None, "pod.yaml", service_name="small").services["small"].workers == 1
+
+
 def test_pods_take_over_what_is_of_pods(printed: Any) -> None:
     secret = {"secretKeyRef": {"name": "s", "key": "k"}}
     main_container = {

@@ -26,6 +26,13 @@ CONFIG = {
     "Planner": PLANNER,
 }
 WORKLOAD = "zero-dynamod-worker"
+MODELS = {
+    "models": {"sample": {"engine": "mocker", "model": "sample", "ttl": 2}},
+    "Frontend": {"port": 0},
+    "Processor": {"queue_timeout": 60},
+}
+"""A model on demand, whose workload is the next one."""
+ON_DEMAND = "zero-dynamod-sample"
 
 
 class Cluster(Protocol):
@@ -38,11 +45,11 @@ class Cluster(Protocol):
         """Of the pod, which there is from now on."""
         ...
 
-    def replicas(self) -> int:
-        """Wanted of WORKLOAD."""
+    def replicas(self, workload: str) -> int:
+        """Wanted of a Deployment."""
         ...
 
-    def ready(self, pods: list[str]) -> None:
+    def ready(self, workload: str, pods: list[str]) -> None:
         """As the controller of EndpointSlices says it; pods that are not among them have gone."""
 
 
@@ -52,8 +59,8 @@ class Kubelet:
     `log`: how many it wanted, in turn. `idle`: it wants none, and none is left.
     """
 
-    def __init__(self, machine: Any, cluster: Cluster, args: list[str]) -> None:
-        self._machine, self._cluster, self._args = machine, cluster, args
+    def __init__(self, machine: Any, cluster: Cluster, args: list[str], workload: str) -> None:
+        self._machine, self._cluster, self._args, self._workload = machine, cluster, args, workload
         self._running: dict[str, Any] = {}
         self._made = 0
         self.log: list[int] = []
@@ -72,7 +79,7 @@ class Kubelet:
     def _run(self) -> None:
         try:
             while not self.stop.wait(0.1):
-                wanted = self._cluster.replicas()
+                wanted = self._cluster.replicas(self._workload)
                 if not self.log or wanted != self.log[-1]:
                     self.log.append(wanted)
                 self.idle = self.idle and not wanted
@@ -88,17 +95,17 @@ class Kubelet:
             command = self._machine.start("dynamo", *self._args, **self._cluster.environment(name))
             command.ready()
             self._running[name] = command
-            self._cluster.ready([*self._running])
+            self._cluster.ready(self._workload, [*self._running])
         while len(self._running) > wanted:
             name, command = next(iter(self._running.items()))
             del self._running[name]
-            self._cluster.ready([*self._running])  # readiness goes first
+            self._cluster.ready(self._workload, [*self._running])  # readiness goes first
             command.end(15)
 
 
-def zero_and_back(machine: Any, cluster: Cluster) -> list[int]:
+def zero_and_back(machine: Any, cluster: Cluster, config: Any = None, workload: str = WORKLOAD) -> list[int]:
     """Waits for zero, asks a question that waits for a pod, waits for zero again; the numbers that were wanted."""
-    (machine.folder / "zero.yaml").write_text(yaml.safe_dump(CONFIG))
+    (machine.folder / "zero.yaml").write_text(yaml.safe_dump(config or CONFIG))
     printed = machine.run("dynamo", "manifest", "-f", "zero.yaml", "--name=zero", "--secret=shared", "--no-crd")
     assert printed.code == 0, printed.err
     found = list(yaml.safe_load_all(printed.out))
@@ -112,11 +119,12 @@ def zero_and_back(machine: Any, cluster: Cluster) -> list[int]:
             (container,) = one["spec"]["template"]["spec"]["containers"]
             words = [word.replace("/etc/dynamod/graph", str(machine.folder)) for word in container["args"]]
             args[one["metadata"]["name"].removeprefix("zero-dynamod-")] = [*container["command"][1:], *words]
-    kubelet = Kubelet(machine, cluster, args["worker"])
+    kubelet = Kubelet(machine, cluster, args[workload.removeprefix("zero-dynamod-")], workload)
     try:
         front = machine.start("dynamo", *args["frontend"], "--Frontend.port=0", **cluster.environment("front"))
         url = front.ready()
-        machine.start("dynamo", *args["planner"], **cluster.environment("planner")).ready()
+        if "planner" in args:
+            machine.start("dynamo", *args["planner"], **cluster.environment("planner")).ready()
         machine.until(lambda: machine.chats(url, ["hello"], max_tokens=4) != [""] and bool(kubelet.log))
         machine.until(lambda: kubelet.idle, 60)
         machine.until(lambda: '"sample"' in machine.ask(url, "/v1/models")[1], 10)

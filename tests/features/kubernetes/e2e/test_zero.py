@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.features.kubernetes.fake_api import FakeApi, endpoint_slice
-from tests.features.kubernetes.zero import WORKLOAD, zero_and_back
+from tests.features.kubernetes.zero import MODELS, ON_DEMAND, zero_and_back
 
 
 class FakeCluster:
@@ -59,10 +59,11 @@ class FakeCluster:
             "POD_UID": f"uid-{pod}",
         }
 
-    def replicas(self) -> int:
-        return self.api.scales.get(f"deployments/{WORKLOAD}", 0)
+    def replicas(self, workload: str) -> int:
+        return self.api.scales.get(f"deployments/{workload}", 0)
 
-    def ready(self, pods: list[str]) -> None:
+    def ready(self, workload: str, pods: list[str]) -> None:
+        self.api.there[f"deployments/{workload}"] = len(pods)
         self._do(self.api.put("endpointslices", endpoint_slice(dict.fromkeys(pods, True))))
 
 
@@ -79,3 +80,7 @@ def test_a_waiting_request_brings_a_pool_back_from_zero(machine: Any, cluster: F
     assert max(wanted) >= 1
     verbs = {(verb, plural) for verb, plural, _ in cluster.api.requests if "scale" in plural}
     assert verbs == {("get", "deployments/scale"), ("patch", "deployments/scale")}
+
+
+def test_a_request_starts_the_pod_of_a_model_on_demand(machine: Any, cluster: FakeCluster) -> None:
+    assert zero_and_back(machine, cluster, MODELS, ON_DEMAND) == [0, 1, 0, 1, 0]
