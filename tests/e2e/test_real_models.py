@@ -94,7 +94,7 @@ def test_a_call_is_right_at_least_as_often_when_it_is_forced(machine: Any) -> No
         assert status == 200, answer
         said.append(str(answer))
         calls = [one["function"] for one in json.loads(answer)["choices"][0]["message"].get("tool_calls") or ()]
-        return [(one["name"], one["arguments"].replace(" ", "")) for one in calls] == [
+        return [(one["name"], "".join(one["arguments"].split())) for one in calls] == [
             ("get_weather", f'{{"city":"{city}"}}')
         ]
 
