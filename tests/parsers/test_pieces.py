@@ -157,3 +157,10 @@ def test_values_of_xml(text: str, want: str) -> None:
     for sizes in (None, [], [5] * 20):
         made = assemble(parse(FORMATS["minicpm5"], call, sizes))
         assert [json.loads(one.arguments) for one in made if isinstance(one, Call)] == [{"text": want}]
+
+
+def test_a_text_that_ends_in_an_escape_is_the_same_however_it_is_cut() -> None:
+    text = "<|tool_call_start|>[find(count=1, text='abc\\"
+    made = assemble(parse(FORMATS["lfm2"], text, None))
+    assert made == assemble(parse(FORMATS["lfm2"], text, []))
+    assert [one.arguments for one in made if isinstance(one, Call)] == ['{"count": 1, "text": "abc\\']
