@@ -33,11 +33,23 @@ class TierFacts(msgspec.Struct, frozen=True):
     hits: int
 
 
+class StepFacts(msgspec.Struct, frozen=True):
+    """Steps of an engine. `per_second`: finished ones. `running_for`: seconds of the current step, None between steps.
+
+    `tokens`: of prompts and answers in the current step; `usual`: seconds that such a step takes, 0: not known.
+    """
+
+    per_second: float | None
+    running_for: float | None
+    tokens: int
+    usual: float
+
+
 class WorkerFacts(msgspec.Struct, frozen=True):
     """An engine. `hit_rate`: share of prompt tokens found in its KV cache, since its start; blocks of KV cache.
 
     `pool`: prefill or decode, empty for an aggregated worker. `sessions`: prompts whose blocks wait for their readers.
-    `host`, `disk`: its tiers, None where it has none.
+    `host`, `disk`: its tiers, None where it has none. `steps`: of several engines the longest current step.
     """
 
     running: int
@@ -50,6 +62,7 @@ class WorkerFacts(msgspec.Struct, frozen=True):
     sessions: int | None = None
     host: TierFacts | None = None
     disk: TierFacts | None = None
+    steps: StepFacts | None = None
 
 
 class IngressFacts(msgspec.Struct, frozen=True):
@@ -237,6 +250,19 @@ def _worker(now: Engines, before: Engines, seconds: float, pools: Sequence[PoolF
         tokens_per_second=_rate(sum(_known(now, "tokens")), sum(_known(before, "tokens")) if before else None, seconds),
         host=_tier(now, "host_tier"),
         disk=_tier(now, "disk_tier"),
+        steps=_steps(now, before, seconds),
+    )
+
+
+def _steps(now: Engines, before: Engines, seconds: float) -> StepFacts | None:
+    if not _known(now, "steps"):
+        return None
+    longest = max(now.values(), key=lambda one: one.get("in_step_for") or 0.0)
+    return StepFacts(
+        _rate(sum(_known(now, "steps")), sum(_known(before, "steps")) if before else None, seconds),
+        longest.get("in_step_for"),
+        int(longest.get("step_tokens") or 0),
+        longest.get("usual_step_seconds") or 0.0,
     )
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.features.top.columns import BASE, INGRESS, WORKER, age, both, number, sections, size, widths
-from dynamod.features.top.rows import Look, ProcessRow, TierFacts, Top, quantile, remembering, top
+from dynamod.features.top.rows import Look, ProcessRow, StepFacts, TierFacts, Top, quantile, remembering, top
 from dynamod.http.metrics import HttpStatistics
 from dynamod.observe.metrics import Buckets
 from dynamod.runtime.statistics import PoolFacts, ProcessStatistics
@@ -78,7 +78,7 @@ def test_one_row_per_process() -> None:
     assert (engine.cpu, engine.rss, engine.mailbox, engine.answers) == (25.0, 87 << 20, 0, True)
     assert engine.ingress is None
     assert engine.worker is not None
-    assert msgspec.structs.astuple(engine.worker) == (2, 1, 812, 4096, 0.64, 250.0, "", None, None, None)
+    assert msgspec.structs.astuple(engine.worker) == (2, 1, 812, 4096, 0.64, 250.0, "", None, None, None, None)
     assert (front.components, front.mailbox, front.worker) == (["Processor", "Frontend"], 5, None)
     assert front.ingress is not None
     assert (front.ingress.in_flight, front.ingress.queued, front.ingress.requests_per_second) == (4, 1, 50.0)
@@ -135,6 +135,23 @@ def test_engines_of_one_process_are_summed() -> None:
     assert one.worker is not None
     assert (one.worker.running, one.worker.waiting, one.worker.total_blocks) == (4, 3, None)
     assert one.worker.hit_rate == pytest.approx(0.4)
+
+
+def test_steps_are_those_of_the_engine_whose_step_lasts_longest() -> None:
+    def told(steps: int, **more: float | None) -> ProcessStatistics:
+        engines: dict[str, dict[str, float | None]] = {
+            "a": {"running": 1, "steps": steps, "in_step_for": None, "step_tokens": 0, "usual_step_seconds": 0.0},
+            "b": {"running": 1, "steps": 7, **more},
+        }
+        return ProcessStatistics({}, engines, None)
+
+    now = told(30, in_step_for=0.25, step_tokens=40, usual_step_seconds=0.01)
+    first = top(look(1.0, ROWS[:1], worker=told(10))).processes[0].worker
+    second = top(look(3.0, ROWS[:1], worker=now), look(1.0, ROWS[:1], worker=told(10))).processes[0].worker
+    assert first is not None
+    assert second is not None
+    assert first.steps == StepFacts(None, None, 0, 0.0)
+    assert second.steps == StepFacts(10.0, 0.25, 40, 0.01)
 
 
 def test_pools_are_shown_where_there_are_some() -> None:

@@ -1,6 +1,6 @@
 // Workers: every process with its numbers, actions on its component, and its log.
 
-import { Action, bytes, Card, Component, createRef, html, NONE, number, percent, seconds, State, Table } from './ui.js';
+import { Action, bytes, Card, Component, createRef, html, ms, NONE, number, percent, seconds, State, Table } from './ui.js';
 import { ask, change, events, state } from './state.js';
 import { rowOf } from './overview.js';
 
@@ -49,6 +49,13 @@ function age(row) {
   return row.running ? seconds(row.progress_age) : NONE;
 }
 
+// Finished steps, and the one that runs now beside what such a step usually takes.
+function steps(facts) {
+  if (!facts) return '';
+  const now = facts.running_for === null ? 'none runs now' : `now ${facts.tokens} tokens for ${ms(facts.running_for * 1000)}`;
+  return `${number(facts.per_second)} per second, ${now}${facts.usual ? `, usually ${ms(facts.usual * 1000)}` : ''}`;
+}
+
 function tier(facts) {
   return facts ? `${facts.blocks} blocks, ${bytes(facts.bytes)}, ${facts.hits} loaded` : '';
 }
@@ -67,7 +74,7 @@ class One extends Component {
     const facts = [
       ['Components', process.components.join(', ')], ['Process id', process.pid], ['Instance', process.instance],
       ['Does', row.doing || row.detail], ['Slow', row.slow ? 'the current step takes far longer than usual' : ''],
-      ['GPUs', (row.gpus || []).join(', ')], ['Start', Object.entries(row.phases || {}).map(([name, took]) => `${name} ${seconds(took)}`).join(', ')],
+      ['Steps', steps(worker && worker.steps)], ['GPUs', (row.gpus || []).join(', ')], ['Start', Object.entries(row.phases || {}).map(([name, took]) => `${name} ${seconds(took)}`).join(', ')],
       ['Host tier', tier(worker && worker.host)], ['Disk tier', tier(worker && worker.disk)], ['Last error', process.last_error],
     ];
     const act = (name, more = {}) => async () => {

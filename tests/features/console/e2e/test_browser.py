@@ -65,6 +65,7 @@ def test_each_page_is_good_in_each_look(machine: Any, browse: Callable[..., Any]
             page.sees(".meter dd", "Worker.")
         elif name == "Workers":
             page.sees("td a", "Worker.0").click()
+            page.sees(".facts div", "per second, none runs now")
             page.sees(".log", "echo_core")
         page.shoot(f"console-{name.split()[0].lower()}-{look}")
         found[name] = page.find()
