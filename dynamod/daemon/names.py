@@ -77,7 +77,8 @@ def _lives(key: str, value: bytes) -> bool:
     if record is None or record.pid in (0, os.getpid()):
         return False
     try:
-        return bool(Path(f"/proc/{record.pid}/cmdline").read_bytes())  # empty: it has ended
+        state = Path(f"/proc/{record.pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        return state not in (b"Z", b"X")  # it has ended, and its parent has not asked how
     except OSError:
         return False
 
