@@ -23,7 +23,8 @@ from typing import Any, NoReturn
 
 ENTRIES = {"dynamo": "dynamo", "dynamod": "dynamod", "dynamo-run": "dynamo_run", "dynamo.frontend": "frontend"}
 APART = (
-    *(".compat", ".llamacpp", ".sglang", ".trtllm", ".vllm", ".planner.", ".replay.", ".role_switch.", ".tracing."),
+    *(".compat", ".llamacpp", ".sglang", ".trtllm", ".vllm", ".planner.", ".replay.", ".role_switch."),
+    *(".request_trace.otel", ".tracing."),
     "__main__",
 )
 """In the names of modules that few processes import, some of them with a library that starts threads."""
