@@ -33,7 +33,7 @@ INGRESS = {
 }
 WORKER = {
     *("running", "waiting", "active_blocks", "total_blocks", "hit_rate", "tokens_per_second", "pool", "sessions"),
-    *("host", "disk"),
+    *("host", "disk", "steps"),
 }
 
 
@@ -201,6 +201,7 @@ def test_once_for_scripts(shared: Any, served: Any) -> None:
     assert [one.keys() for one in workers] == [WORKER] * 4
     assert {one["total_blocks"] for one in workers} == {4096}
     assert sum(one["tokens_per_second"] for one in workers) > 10
+    assert sum(one["steps"]["per_second"] for one in workers) > 1
     assert max(one["hit_rate"] for one in workers) > 0.5
     instances = json.loads(shared.ask(served.url, "/health")[1])["instances"]
     assert {f"{one['instance_id']:x}" for one in instances} <= {row["instance"] for row in rows.values()}
