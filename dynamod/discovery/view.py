@@ -109,7 +109,6 @@ class View:
         self._slow: dict[int, str] = {}
         self._exits: dict[int, str] = {}
         self._served: dict[_Group, tuple[ModelCard | None, Serving]] = {}
-        self._near: dict[tuple[int, str, str | None], tuple[ModelCard | None, Serving]] = {}  # the same by identity
         self._unable: dict[tuple[str, frozenset[str]], frozenset[int]] = {}  # until something changes, as the next
         self._capabilities: dict[tuple[object, ...], Capabilities | None] = {}  # by what `disagree` looks at
         registry.watch(QUARANTINED, partial(self._reason_changed, self._quarantined, self._revise_lease))
@@ -175,22 +174,12 @@ class View:
 
         `pool`: only its instances. To be asked for each time: an answer that is not asked for may be forgotten.
         """
-        near = id(like), name, pool  # each request asks with the same few cards, and a card is slow to compare
-        found = self._near.get(near)
-        if found is None:
-            if len(self._near) >= GROUPS:
-                self._near.clear()
-            found = self._near[near] = like, self._group(name, like, pool)
-        return found[1]
-
-    def _group(self, name: str, like: ModelCard | None, pool: str | None) -> Serving:
         key = (name, None if like is None else _looked_at(like), pool)
         found = self._served.get(key)
         if found is not None:
             return found[1]
         if len(self._served) >= GROUPS:
             self._served.clear()
-            self._near.clear()
         group = Serving()
         self._served[key] = (like, group)
         for place in self._models.get(name, ()):
