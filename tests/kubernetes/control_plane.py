@@ -13,6 +13,8 @@ from tests.ports import free_port
 
 FOLDER = "DYNAMOD_TEST_KUBERNETES"
 ADMIN = "admin-token"
+NAMESPACE = "serving"
+"""Of the objects that the tests apply."""
 
 
 def programs() -> Path:

@@ -1,7 +1,6 @@
 """Discovery, roles and manifests at a real kube-apiserver; `tests/kubernetes/run_real.sh`."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +9,14 @@ import yaml
 
 from tests.features.kubernetes.fake_api import endpoint_slice
 
-from .control_plane import ControlPlane
+from .control_plane import NAMESPACE, ControlPlane
 from .test_chart import ALL, CHART, rendered
 
 pytestmark = pytest.mark.heavy
-NAMESPACE, GRAPH = "serving", "demo-dynamod"
+GRAPH = "demo-dynamod"
 EXAMPLE = CHART.parents[2] / "examples/kubernetes/disagg.yaml"
 NOT_THERE = {"ServiceMonitor", "PodMonitor"}
 """Kinds of an operator that is not installed."""
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    plane = ControlPlane(tmp_path_factory.mktemp("plane"))
-    try:
-        plane.start()
-        plane.kubectl("apply", "-f", str(CHART / "crds"))
-        plane.kubectl("create", "namespace", NAMESPACE)
-        plane.kubectl("wait", "--for=condition=Established", "crd/dynamodinstances.dynamod.dev", "--timeout=30s")
-        yield plane
-    finally:
-        plane.stop()
 
 
 def installed(plane: ControlPlane) -> None:

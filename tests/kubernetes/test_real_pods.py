@@ -19,10 +19,10 @@ from tests.e2e.asking import Streaming, chat_body
 from tests.e2e.command import until
 from tests.features.kubernetes.zero import CONFIG, WORKLOAD
 
-from .control_plane import ControlPlane, programs
+from .control_plane import NAMESPACE, ControlPlane, programs
 from .node import Network, Node
 from .test_chart import CHART, rendered
-from .test_real import GRAPH, NAMESPACE
+from .test_real import GRAPH
 
 pytestmark = pytest.mark.heavy
 START = 240.0
@@ -88,7 +88,7 @@ class Cluster:
         return found
 
     def running(self, component: str, graph: str = GRAPH) -> list[str]:
-        """Pods whose processes are there, those that leave among them."""
+        """Pods with a running process; pods that are being deleted count."""
         assert self.node is not None
         return [one.name for one in self.node.pods.values() if one.name.startswith(f"{graph}-{component}-")]
 

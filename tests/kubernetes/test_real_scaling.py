@@ -1,6 +1,6 @@
 """Planners and pods at a real kube-apiserver: the scale subresource, and the deletion cost; `run_real.sh`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,25 +8,11 @@ import pytest
 
 from tests.features.kubernetes.zero import zero_and_back
 
-from .control_plane import ControlPlane
-from .test_chart import CHART
-from .test_real import NAMESPACE, environment, mounted, pod, ready
+from .control_plane import NAMESPACE, ControlPlane
+from .test_real import environment, mounted, pod, ready
 
 pytestmark = pytest.mark.heavy
 GRAPH = "zero-dynamod"
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    plane = ControlPlane(tmp_path_factory.mktemp("plane"))
-    try:
-        plane.start()
-        plane.kubectl("apply", "-f", str(CHART / "crds"))
-        plane.kubectl("create", "namespace", NAMESPACE)
-        plane.kubectl("wait", "--for=condition=Established", "crd/dynamodinstances.dynamod.dev", "--timeout=30s")
-        yield plane
-    finally:
-        plane.stop()
 
 
 class RealCluster:

@@ -1,4 +1,4 @@
-"""What a cluster refuses, at a fake API server: one line each, nothing hangs, and all goes on when it is mended."""
+"""Refusals of a fake API server: each is one line, nothing hangs, and the bridge continues without the cause."""
 
 import ssl
 from collections.abc import Callable
