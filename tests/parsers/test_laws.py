@@ -40,9 +40,16 @@ calls = st.lists(st.tuples(st.just("find"), arguments) | st.tuples(st.just("now"
 cuts = st.lists(st.integers(1, 9), max_size=40)
 
 
-def parse(form: Format, text: str, sizes: list[int] | None, reason: str = "stop") -> list[Any]:
-    """Segments of the text in pieces of these sizes, then one by one; None: all at once."""
+def parse(
+    form: Format, text: str, sizes: list[int] | None, reason: str = "stop", *, pieces: bool | None = None
+) -> list[Any]:
+    """Segments of the text in pieces of these sizes, then one by one; None: all at once.
+
+    `pieces`: broken calls stay, and arguments come in pieces or not; None: neither.
+    """
     parser = make_parser(form.tool, form.reasoning, TOOLS, seed="s", prompt=form.prompt)
+    if pieces is not None:
+        parser.keep_calls(pieces=pieces)
     made, at = [], 0
     for size in sizes if sizes is not None else [len(text)]:
         made += parser.feed(text[at : at + size])

@@ -3,30 +3,19 @@
 import ast
 import json
 import re
-from typing import Any
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynamod.parsers import Arguments, Broken, Call, Content, Dropped, assemble, make_parser
+from tests.parsers import test_laws as laws
 from tests.parsers.test_laws import EACH, MARKUP, cuts, messages, shown, write
 from tests.parsers.vectors import FORMATS, TOOLS, Format
 
+parse = partial(laws.parse, pieces=True)
 FILE = "".join(f"    line {number} = f(\"a\", 'b') # <b> {{x}} é\n" for number in range(2000))
-
-
-def parse(form: Format, text: str, sizes: list[int] | None, reason: str = "stop", *, pieces: bool = True) -> list[Any]:
-    """Segments of the text in pieces of these sizes, then one by one; None: all at once."""
-    parser = make_parser(form.tool, form.reasoning, TOOLS, seed="s", prompt=form.prompt)
-    parser.keep_calls(pieces=pieces)
-    made, at = [], 0
-    for size in sizes if sizes is not None else [len(text)]:
-        made += parser.feed(text[at : at + size])
-        at += size
-    for character in text[at:]:
-        made += parser.feed(character)
-    return made + parser.finish(reason)
 
 
 @EACH

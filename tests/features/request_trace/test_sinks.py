@@ -3,11 +3,9 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-import grpc
 import msgspec
 import pytest
 import zmq
@@ -24,7 +22,7 @@ from dynamod.features.tracing.handed import Collector as Destination
 from dynamod.features.tracing.ingress import collector
 from dynamod.features.tracing.settings import TracingSettings
 
-from ..tracing.receiver import Collector, read
+from ..tracing.receiver import Collector, grpc_serving, read
 
 SCHEMA = "dynamo.request.trace.v1"
 
@@ -90,16 +88,9 @@ def grpc_collector() -> Iterator[tuple[str, list[ExportLogsServiceRequest]]]:
         taken.append(request)
         return ExportLogsServiceResponse()
 
-    server = grpc.server(futures.ThreadPoolExecutor(2))
     name = logs_service_pb2.DESCRIPTOR.services_by_name["LogsService"].full_name
-    method = grpc.unary_unary_rpc_method_handler(
-        export, ExportLogsServiceRequest.FromString, ExportLogsServiceResponse.SerializeToString
-    )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"Export": method}),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"http://127.0.0.1:{port}", taken
-    server.stop(None).wait(5)
+    with grpc_serving(name, ExportLogsServiceRequest, ExportLogsServiceResponse, export) as url:
+        yield url, taken
 
 
 def test_rows_by_grpc(grpc_collector: tuple[str, list[ExportLogsServiceRequest]]) -> None:

@@ -3,10 +3,13 @@
 import gzip
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent import futures
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
+import grpc
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -165,3 +168,15 @@ def value_of(value: Any) -> Any:
     if kind == "array_value":
         return [value_of(one) for one in value.array_value.values]
     return getattr(value, kind)
+
+
+@contextmanager
+def grpc_serving(service: str, request: Any, response: Any, export: Callable[[Any, Any], Any]) -> Iterator[str]:
+    """The URL of a gRPC server whose method Export of `service` calls `export` with a `request` and the context."""
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    method = grpc.unary_unary_rpc_method_handler(export, request.FromString, response.SerializeToString)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Export": method}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"http://127.0.0.1:{port}"
+    server.stop(None).wait(5)

@@ -6,7 +6,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from typing import Any
 
 import grpc
@@ -27,7 +26,7 @@ from dynamod.features.tracing.settings import TracingSettings
 from dynamod.observe.timeline import ASKED, FINISHED, FIRST, PLACED, SENT
 
 from .made import ONE, a_line, placed
-from .receiver import Collector
+from .receiver import Collector, grpc_serving
 
 MARKS = ((ASKED, 11.0, None), (PLACED, 12.0, placed()), (SENT, 12.0, ONE), (FIRST, 14.0, None), (FINISHED, 19.0, None))
 LINE = a_line(MARKS)
@@ -136,16 +135,9 @@ def by_grpc() -> Iterator[tuple[str, list[ExportTraceServiceRequest], list[dict[
         taken.append(request)
         return ExportTraceServiceResponse()
 
-    server = grpc.server(futures.ThreadPoolExecutor(2))
     name = trace_service_pb2.DESCRIPTOR.services_by_name["TraceService"].full_name
-    method = grpc.unary_unary_rpc_method_handler(
-        export, ExportTraceServiceRequest.FromString, ExportTraceServiceResponse.SerializeToString
-    )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"Export": method}),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"http://127.0.0.1:{port}", taken, headers
-    server.stop(None).wait(5)
+    with grpc_serving(name, ExportTraceServiceRequest, ExportTraceServiceResponse, export) as url:
+        yield url, taken, headers
 
 
 def test_by_grpc_with_headers(pipe: Any, by_grpc: Any) -> None:

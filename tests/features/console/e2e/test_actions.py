@@ -72,9 +72,9 @@ def test_models_are_loaded_and_unloaded(machine: Any, browse: Callable[..., Any]
     table = page.page.get_by_role("region", name="Models on demand")
     machine.until(lambda: "ready" in table.inner_text())
     assert [row["component"] for row in machine.ps() if row["component"] not in ("Frontend", "Processor")]
-    page.page.get_by_label("name of a model").fill("nobody")
+    page.page.get_by_label("name of a model").fill("unknown-model")
     page.page.get_by_role("button", name="Load", exact=True).click()
-    page.sees(".said.bad", "nobody")
+    page.sees(".said.bad", "unknown-model")
     page.page.get_by_role("button", name="Unload b").click()
     page.page.locator("dialog[open]").get_by_role("button", name="Unload").click()
     page.sees(".empty", "no model is loaded")
