@@ -37,8 +37,7 @@ Told = Callable[[Instance], None] | None
 """Called with a worker; None: no caller needs to know."""
 
 Marked = tuple[Callable[[Mark], None], int] | None
-"""What takes the marks of a choice, and the number of the choice."""
-"""Called when a place is asked for, and with the place; None: no caller needs to know."""
+"""What takes the marks of a choice, and the number of the choice; None: no caller needs to know."""
 
 TOGETHER = 32
 """Choices of a request that begin in one turn of the event loop: its 2,048 would keep other streams waiting."""

@@ -8,14 +8,13 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Meta
 
-from dynamod.actor import Actor, Reason, Ref, Total, handle
+from dynamod.actor import Actor, Reason, Ref, handle
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View, disagree
 from dynamod.extension.installed import enabled
@@ -37,6 +36,7 @@ from .counts import LoopDelay, Timelines
 from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows
 from .in_flight import RequestsInFlight
 from .lowering import Lowered, Served
+from .messages import Explain, GetBackend, ProcessorStatistics
 from .model_loader import ModelLoader
 from .parsing import ModelParsers
 from .parts import ProcessorContext, ProcessorParts, make_parts
@@ -50,36 +50,6 @@ log = logging.getLogger("dynamod.frontend")
 
 CLOCK = 0.5
 """Seconds between looks at the clocks of all requests in flight."""
-
-
-class ProcessorStatistics(msgspec.Struct, frozen=True):
-    """Requests taken, choices in flight, choices completed, models ready.
-
-    `unloaded`: why models are not, by name. `loading`: models that are being loaded. `waits`: requests without a token.
-    """
-
-    requests: Annotated[Total, Meta(description="Requests that were taken.")]
-    flights: Annotated[int, Meta(description="Requests at an instance or on their way to one.")]
-    landed: Annotated[Total, Meta(description="Requests that ended.")]
-    models: Annotated[int, Meta(description="Models that can be asked.")]
-    unloaded: dict[str, str]
-    loading: tuple[str, ...] = ()
-    waits: tuple[Waits, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Explain:
-    """Ask for the decisions about a request, as JSON-like records; the `id` of its answer will do too.
-
-    The first record says as `times` where the time of the request went (`counts.Timelines.told`).
-    """
-
-    request: str
-
-
-@dataclass(frozen=True, slots=True)
-class GetBackend:
-    """Ask for the `ProcessorBackend` by which requests come."""
 
 
 class ProcessorBackend:

@@ -136,7 +136,7 @@ class ProcessContext:
     async def _explain(self, request: str) -> Any:
         if self.processor is None:
             return []
-        from dynamod.ingress.processor import Explain  # loaded where a processor runs, and only there
+        from dynamod.ingress.messages import Explain  # loaded where a processor runs, and only there
 
         return await self.processor.ask(Explain(request), timeout=ANSWER)
 

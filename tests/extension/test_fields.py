@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from dynamod.ingress.api.chat import ChatCompletions
-from dynamod.ingress.processor import Explain
+from dynamod.ingress.messages import Explain
 from dynamod.message.discovery import ModelCard
 from dynamod.observe.frequent import write_waiting
 from dynamod.worker.worker import Worker

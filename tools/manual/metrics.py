@@ -30,7 +30,7 @@ from dynamod.features.tracing import ingress as tracing
 from dynamod.http import keys
 from dynamod.http import metrics as http
 from dynamod.ingress import router_metrics as router
-from dynamod.ingress.processor import ProcessorStatistics
+from dynamod.ingress.messages import ProcessorStatistics
 from dynamod.message.kv_events import ForwardPass
 from dynamod.observe.logstore import LogStatistics
 from dynamod.observe.metrics import Buckets, Definition, help_of, is_counter, marks, snake

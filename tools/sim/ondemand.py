@@ -13,7 +13,7 @@ from dynamod.daemon.exits import crash
 from dynamod.discovery.keys import EXITED
 from dynamod.discovery.view import View
 from dynamod.features.on_demand.component import OnDemandComponent
-from dynamod.ingress.processor import GetBackend
+from dynamod.ingress.messages import GetBackend
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import EngineFailed, Overloaded, PoisonRequest, RequestError, TimedOut
 from dynamod.message.worker import Request

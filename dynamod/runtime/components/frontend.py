@@ -14,7 +14,8 @@ from dynamod.http.routes import Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings, from_environment
 from dynamod.ingress.api.table import make_server
-from dynamod.ingress.processor import GetBackend, ProcessorBackend
+from dynamod.ingress.messages import GetBackend
+from dynamod.ingress.processor import ProcessorBackend
 from dynamod.message.errors import UserError
 from dynamod.message.shares import PROCESSES, Shares
 from dynamod.runtime.context import ComponentContext

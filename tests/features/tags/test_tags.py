@@ -12,7 +12,7 @@ from dynamod.features.tags.ingress import DISTINCT, families, labels_of
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.openapi import document
 from dynamod.ingress.api.table import endpoints
-from dynamod.ingress.processor import Explain
+from dynamod.ingress.messages import Explain
 from dynamod.message.discovery import ModelCard
 from dynamod.observe.frequent import write_waiting
 

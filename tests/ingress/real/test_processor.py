@@ -376,7 +376,8 @@ async def test_health_and_statistics(house, until) -> None:
 
 async def test_others_ask_by_messages(house, until) -> None:
     from dynamod.ingress.dispatcher import RouterRows
-    from dynamod.ingress.processor import Explain, GetBackend, ProcessorBackend
+    from dynamod.ingress.messages import Explain, GetBackend
+    from dynamod.ingress.processor import ProcessorBackend
 
     await house.start()
     member = await house.worker()
