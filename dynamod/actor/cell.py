@@ -6,7 +6,7 @@ import logging
 import random as random_module
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
 
 import msgspec
 from msgspec import Meta
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from .system import System
 
 log = logging.getLogger("dynamod.actor")
+
+P = ParamSpec("P")
 
 ActorState = Literal["Starting", "Ready", "Draining", "Stopped"]
 
@@ -99,6 +101,15 @@ class Context:
     def watch(self, ref: "Ref") -> None:
         """Have `Terminated` delivered to this actor when the incarnation of `ref` ends (at once if it has)."""
         self.system.watch(ref, lambda notice: self.cell.mailbox.put_control(Envelope(notice)))
+
+    def callback(self, function: Callable[P, None]) -> Callable[P, None]:
+        """Return `function` as others may call it at any time: a call does nothing where the actor does not run."""
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> None:
+            if self.cell.alive:
+                function(*args, **kwargs)
+
+        return call
 
     def stop(self) -> None:
         """End this actor normally after the current message."""

@@ -32,9 +32,10 @@ class ProcessorContext:
     """What a part is given of its processor.
 
     `cards()`: models that a request may name, by name. `reserved`: names of models that may come. `spawn` starts a task
-    of the processor. `held(model)`: within the block a model has a worker, if a worker can be started; raises
-    Overloaded. `revise()`: to be called when `starting_card` or `can_start` of the part gives another answer. `link`:
-    the connection to the daemon, None in a processor without a daemon; `component`: the processor's name there.
+    of the processor. `watch(watcher)`: see `View.on_change`, as long as the processor runs. `held(model)`: within the
+    block a model has a worker, if a worker can be started; raises Overloaded. `revise()`: to be called when
+    `starting_card` or `can_start` of the part gives another answer. `link`: the connection to the daemon, None in a
+    processor without a daemon; `component`: the processor's name there.
 
     `keep(card)`: from now on requests may name the model although no worker serves it; `forget(name)` ends that.
     `check(job)` prepares a request whose card a worker has published, and raises RequestError for a wrong one.
@@ -45,6 +46,7 @@ class ProcessorContext:
     transport: Transport
     cards: Callable[[], Mapping[str, ModelCard]]
     spawn: Spawn
+    watch: Callable[[Callable[[], None]], None]
     held: Callable[[str], AbstractAsyncContextManager[None]]
     revise: Callable[[], None]
     keep: Callable[[ModelCard], None]

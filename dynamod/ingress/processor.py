@@ -179,6 +179,7 @@ class Processor(Actor):
                     self._transport,
                     lambda: self.cards,
                     self.context.task,
+                    self._watch,
                     self.parts.held,
                     self._revise,
                     self.keep,
@@ -191,15 +192,17 @@ class Processor(Actor):
                 )
             )
         )
-        self._view.on_model(self._model_changed)
-        self._view.on_change(self._changed)
-        self._view.on_change(requests.instances_changed)
-        self._view.on_change(self.askable.look)
+        self._view.on_model(self.context.callback(self._model_changed))
+        for watcher in (self._changed, requests.instances_changed, self.askable.look):
+            self._watch(watcher)
         for name, card in self._view.models().items():
             self._model_changed(name, card)
         self.context.task(self._watch_clocks(requests), "clocks")
         for part in self.parts.values():
             await part.prepare()
+
+    def _watch(self, watcher: Callable[[], None]) -> None:
+        self._view.on_change(self.context.callback(watcher))
 
     async def stopping(self, reason: Reason) -> None:
         """End what compiles grammars."""

@@ -108,6 +108,20 @@ async def test_ask_returns_the_reply_and_tell_is_handled_in_order() -> None:
 
 
 @virtual
+async def test_a_callback_does_nothing_once_its_actor_has_ended() -> None:
+    async with System() as system:
+        ref = await start(system)
+        actor = actor_of(system, ref)
+        called = actor.context.callback(actor.done.append)
+        called(1)
+        assert actor.done == [1]
+        actor.context.stop()
+        await asyncio.sleep(1)
+        called(2)
+        assert actor.done == [1]
+
+
+@virtual
 async def test_a_type_the_actor_does_not_take_is_refused_at_send_time() -> None:
     async with System() as system:
         ref = await start(system)

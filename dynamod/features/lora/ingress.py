@@ -50,7 +50,7 @@ class AdapterLoader(ProcessorPart):
         self.changes, self._keep, self._clock = AdapterChanges(), keep, clock
         self._told: set[tuple[AdapterChange, int]] = set()  # with instances that lack it still
         self._lock = asyncio.Lock()
-        self._view.on_change(self._changed)
+        context.watch(self._changed)
         self.changes.on_change(self._changed)
         self.changes.on_change(context.revise)
 

@@ -37,7 +37,7 @@ class ParkedModels(ProcessorPart):
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._waiting: Counter[str] = Counter()
         self._changed = asyncio.Event()
-        self._view.on_change(self._changed.set)
+        context.watch(self._changed.set)
 
     async def prepare(self) -> None:
         """Follow the records of planners, but not where the processor serves one address only."""

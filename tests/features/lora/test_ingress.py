@@ -50,7 +50,8 @@ class Mocked:
         transport: Any = self
         unused: Any = None
         context = ProcessorContext(
-            *(self.view, transport, lambda: self.cards, self._spawn, self._held, lambda: None, unused, unused, unused),
+            *(self.view, transport, lambda: self.cards, self._spawn, self.view.on_change, self._held, lambda: None),
+            *(unused, unused, unused),
             reserved={"first"},
         )
         return AdapterLoader(context, clock=lambda: 7.0, **more)

@@ -35,6 +35,7 @@ class Place:
                 transport=nothing,
                 cards=dict,
                 spawn=lambda work, _name: asyncio.ensure_future(work),
+                watch=self.view.on_change,
                 held=nothing,
                 revise=lambda: None,
                 keep=lambda card: self.said.append(("keep", card.name)),

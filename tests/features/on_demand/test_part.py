@@ -101,6 +101,7 @@ async def backend(timeout: float | None = 60.0) -> AsyncIterator[tuple[Made, Inn
                 unused,
                 inner.cards,
                 lambda work, _name: asyncio.ensure_future(work),
+                lambda _watcher: None,
                 *(unused, unused, unused, unused, inner.check, timeout),
             )
         )

@@ -234,6 +234,18 @@ async def test_text_engines_need_no_files(house, until, words) -> None:
     assert member.asked == []
 
 
+async def test_models_come_and_go_after_the_processor_has_ended(house, until) -> None:
+    await house.start()
+    first = await house.worker(path=ELSEWHERE)
+    await ready(until, house)
+    house.processor.context.stop()
+    await until(lambda: house.system.cell(house.ref) is None)
+    other = await house.worker(name="other", path=ELSEWHERE)
+    house.leave(first)
+    assert set(house.processor.cards) == {"sample"}, "the processor takes no notice"
+    assert other.asked == []
+
+
 async def test_two_front_doors_fetch_at_once(house, until, cache: Path) -> None:
     await house.worker(path=ELSEWHERE)
     await house.start()
