@@ -70,6 +70,7 @@ class IsolationStage(Stage):
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Ask why the instance has gone, if it has. Raises what `blame` raises."""
+        self._judge_left()  # again: the wait for the place may have been long
         self._judge_late()
         if self.suspect and not placement.alone:
             return Break("a worker hangs, maybe because of this request", retry=True, displaced=True)

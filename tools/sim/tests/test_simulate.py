@@ -73,6 +73,7 @@ def test_seeds_hold(first: int) -> None:
         17000077,
         18000059,
         20000131,
+        21002705,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
