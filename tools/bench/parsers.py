@@ -6,13 +6,15 @@ parsers.py [--tokens 200000] [--doublings CHARACTERS [--only FORMAT]]
 Microseconds of CPU time per token: of plain words, and of words among which `<`, `{` and `[` begin what is no marker.
 
 `--doublings 1000000`: seconds of CPU time of one text of that many characters, which comes in pieces of four and whole,
-and how much longer it takes than a text of half the length (from 32,000 on; the largest ratio among those that
-take 50 ms): the text that costs each format the most, out of `tests/parsers/hostile.py`. The most CPU time between two
-places at which a parser lets other streams go on is the last number.
+and how much longer it takes than a text of half the length (from 32,000 on; the largest ratio among those that take
+50 ms). Where a ratio is above 2.3, the least of up to three measurements of each length counts. Shown is the text that
+costs each format the most, out of `tests/parsers/hostile.py`. The last number is the most CPU time between two places
+at which a parser lets other streams go on.
 """
 
 import argparse
 import itertools
+import math
 import sys
 import time
 from pathlib import Path
@@ -27,6 +29,7 @@ from tests.parsers.vectors import FORMATS, Format
 
 WORDS = (" word", "ing", " the", " a", ",", " foo", " bar\n")
 NEAR = (" a", " <", " b", " {x", "}", " [1", "]", " <b>", ".")
+ENOUGH, AGAIN = 2.3, 3  # a ratio that is not measured again; measurements at most: caches of a busy machine count, too
 TOOLS = [ToolSpec("get_weather", {"type": "object", "properties": {"city": {"type": "string"}}})]
 
 
@@ -71,9 +74,15 @@ def seconds(form: Format, text: str, size: int) -> tuple[float, float]:
 def doublings(form: Format, repeat: Repeat, most: int, size: int) -> tuple[float, float, float]:
     """Seconds at `most` characters, the largest ratio of a doubling, the longest turn."""
     lengths = [most >> shift for shift in range(6) if most >> shift >= 16_000][::-1]
-    taken = [seconds(form, repeat(length), size) for length in lengths]
-    pairs = itertools.pairwise(one for one, _ in taken)
-    ratio = max((after / before for before, after in pairs if before > 0.1), default=0.0)
+    taken: list[tuple[float, float]] = [(math.inf, math.inf)] * len(lengths)
+    ratio = math.inf
+    for _ in range(AGAIN):
+        if ratio <= ENOUGH:
+            break
+        found = [seconds(form, repeat(length), size) for length in lengths]
+        taken = [(min(one[0], two[0]), min(one[1], two[1])) for one, two in zip(taken, found, strict=True)]
+        pairs = itertools.pairwise(one for one, _ in taken)
+        ratio = max((after / before for before, after in pairs if before > 0.05), default=0.0)
     return taken[-1][0], ratio, max(turn for _, turn in taken)
 
 
