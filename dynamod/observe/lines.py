@@ -68,6 +68,8 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
 
 def clean(text: str) -> str:
     """Without terminal escapes, control characters (but tab and newline) and lone surrogates."""
+    if text.isprintable():
+        return text
     if "\x1b" in text:
         text = _ESCAPE.sub("", text)
     return _UNPRINTABLE.sub("", text)

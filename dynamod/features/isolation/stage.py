@@ -61,8 +61,7 @@ class IsolationStage(Stage):
 
         Or there is no time to try the suspect: then its crashes still count.
         """
-        self._judge_left()
-        self._judge_late()
+        self._judge_earlier()
         placement = await proceed(ask if ask.alone == self.suspect else ask._replace(alone=self.suspect))
         if self.suspect and not placement.alone:
             self.suspect, self.deaths = False, self.deaths if placement.untried else 0
@@ -70,8 +69,7 @@ class IsolationStage(Stage):
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Ask why the instance has gone, if it has. Raises what `blame` raises."""
-        self._judge_left()  # again: the wait for the place may have been long
-        self._judge_late()
+        self._judge_earlier()  # again: the wait for the place may have been long
         if self.suspect and not placement.alone:
             return Break("a worker hangs, maybe because of this request", retry=True, displaced=True)
         if placement.alone and isinstance(request, Generate | Embed | Chat):
@@ -93,6 +91,13 @@ class IsolationStage(Stage):
             self._may_hang(placement.instance)
         return broken
 
+    def _judge_earlier(self) -> None:
+        """Look at the instances of earlier attempts. Raises EngineFailed as `died` does."""
+        if self._left:
+            self._judge_left()
+        if self._unknown:
+            self._judge_late()
+
     def _judge_left(self) -> None:
         """Count the instances that crashed or hung in the step that this request was in when it left for a trial.
 
@@ -100,7 +105,7 @@ class IsolationStage(Stage):
         The prefill worker that had ended before counts then as well: either may have ended with the prompt. Raises
         EngineFailed where one of them is the second.
         """
-        for place in [one for one in self._left if one.cause] if self._left else ():
+        for place in [one for one in self._left if one.cause]:
             self._left.remove(place)
             helpers = [(instance, cause) for at, instance, cause in self._doubted if at is place]
             for instance, cause in [(place.instance, place.cause), *helpers]:
@@ -117,8 +122,6 @@ class IsolationStage(Stage):
         arrive after that of the other. An instance that the request has left for a trial may have hung before. Raises
         EngineFailed where an instance is the second one that ended with this request.
         """
-        if not self._unknown:
-            return
         now = asyncio.get_running_loop().time()
         for key, (instance, until) in list(self._unknown.items()):
             hangs = now <= until and self._suspicions.hangs(instance)
