@@ -318,7 +318,7 @@ async def _placed(place: Awaitable[Placement], stage: Stage, told: Told, mark: M
 
 def prompt_of(job: Job, lowered: Lowered, index: int) -> Prompt:
     """What routing knows of a choice."""
-    nvext = job.request.nvext
+    nvext, request = job.request.nvext, lowered.requests[index]
     override = nvext.router_config_override if nvext is not None else None
     return Prompt(
         job.id,
@@ -328,7 +328,7 @@ def prompt_of(job: Job, lowered: Lowered, index: int) -> Prompt:
         override.overlap_score_weight if override is not None else None,
         override.router_temperature if override is not None else None,
         job.request.prompt_cache_key or "",
-        form_words(lowered.requests[index]),
+        form_words(request) if getattr(request, "grammar", None) is not None else None,
         job.needs,
         job.notes,
     )

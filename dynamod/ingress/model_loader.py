@@ -28,7 +28,7 @@ RELOAD = Backoff(initial=0.5, maximum=30.0)
 
 
 class ModelLoader:
-    """`node()`, `refused(name, why)`: see `Processor`. `look()` is called when `failed` has another text.
+    """`node()`, `refused(name, why)`: see `ServedModels`. `look()` is called when `failed` has another text.
 
     `failed`: why the last attempt to load a model has failed, by the model's name.
     """

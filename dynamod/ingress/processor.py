@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import msgspec
 
 from dynamod.actor import Actor, Reason, Ref, handle
 from dynamod.discovery.link import LinkRegistry
-from dynamod.discovery.view import View, disagree
+from dynamod.discovery.view import View
 from dynamod.extension.installed import enabled
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound
@@ -30,17 +30,16 @@ from dynamod.router.placement import DispatcherClient
 from dynamod.router.router import RouterSettings
 from dynamod.transport.base import Transport
 
-from .askable import Announce, AskableModels
+from .askable import Announce
 from .base import Job, ResponseSink, Run
 from .counts import LoopDelay, Timelines
 from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows
 from .in_flight import RequestsInFlight
 from .lowering import Lowered, Served
 from .messages import Explain, GetBackend, ProcessorStatistics
-from .model_loader import ModelLoader
-from .parsing import ModelParsers
 from .parts import ProcessorContext, ProcessorParts, make_parts
 from .router_metrics import loop_row, stage_rows
+from .served_models import ServedModels
 from .waits import waits
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class ProcessorBackend:
 
     def models(self) -> Mapping[str, ModelCard]:
         """Models that a request may name now: one whose workers are all stuck waits for them."""
-        return self.parts.named(self._processor.cards)
+        return self.parts.named(self._processor.models.cards)
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""
@@ -77,11 +76,11 @@ class ProcessorBackend:
 
     def askable(self) -> Mapping[str, ModelCard]:
         """Models that a request would be placed for now, by name."""
-        return self.parts.named(self._processor.askable.models())
+        return self.parts.named(self._processor.models.askable.models())
 
     def health(self) -> Mapping[str, Any]:
         """See `AskableModels.health`."""
-        return self._processor.askable.health()
+        return self._processor.models.askable.health()
 
     def decisions(self) -> Sequence[Decision]:
         """The routing decisions that are kept, the oldest request first."""
@@ -102,53 +101,54 @@ class ProcessorBackend:
         return await self._processor.requests.start(job, sink, lowered)
 
 
-class Processor(Actor):
-    """Knows the models of the registry, loads their tokenizers, and starts requests.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorOptions:
+    """How requests are placed and for how long. `decisions`: requests of which the routing decisions are kept.
 
-    `announce`: see `AskableModels`. `refused(name, why)` is called when the files of a model are of no use, and with an
-    empty text when that is over. `node()`: the name of this node;
-    models of workers on other nodes are fetched when they are not found here. `decisions`: requests of which the
-    routing decisions are kept. `config`: see `Dispatcher`. `link`, `component`: see `ProcessorContext`.
+    `config`: see `Dispatcher`.
     """
+
+    routing: RouterSettings = RouterSettings()
+    limits: Limits = Limits()
+    migration_limit: int | None = None
+    migration_max_seq_len: int | None = None
+    decisions: int = 1000
+    config: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorPlace:
+    """Where a processor runs. `node()`: the name of the node. `link`, `component`: see `ProcessorContext`."""
+
+    node: Callable[[], str] = lambda: ""
+    link: LinkRegistry | None = None
+    component: str = ""
+
+
+class Processor(Actor):
+    """Knows the models of the registry, and starts requests. `announce`, `refused`: see `ServedModels`."""
 
     def __init__(
         self,
         view: View,
         transport: Transport,
+        options: ProcessorOptions = ProcessorOptions(),
+        place: ProcessorPlace = ProcessorPlace(),
         *,
-        routing: RouterSettings = RouterSettings(),
-        limits: Limits = Limits(),
-        migration_limit: int | None = None,
-        migration_max_seq_len: int | None = None,
         announce: Announce = lambda _name, _card: None,
         refused: Callable[[str, str], None] = lambda _name, _why: None,
-        node: Callable[[], str] = lambda: "",
-        decisions: int = 1000,
-        config: Any = None,
-        link: LinkRegistry | None = None,
-        component: str = "",
     ) -> None:
-        self._view, self._transport = view, transport
-        self._limits, self._migration_limit, self._longest_move = limits, migration_limit, migration_max_seq_len
-        self._node = node
+        self._view, self._transport, self._options, self._place = view, transport, options, place
         self._checks: GrammarChecks | None = None
-        self._loading: dict[str, ModelCard] = {}
-        self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
-        self._parsers: dict[str, ModelParsers] = {}
-        self._kept: dict[str, ModelCard] = {}  # of models that can be asked for without a worker
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self._delay = LoopDelay()
-        self._cards: dict[str, ModelCard] = {}
-        self._outdated = False  # other workers may be there than when the cards were read
         self.parts = ProcessorParts()  # filled by `started`
         self.reserved: Collection[str] = ()  # see `ProcessorContext`
-        self._link, self._component = link, component
-        self.askable = AskableModels(
-            view, lambda: self.cards, self._kept.__contains__, self._coming, self.parts, announce
+        self.models = ServedModels(view, transport, place.node, self.parts, announce, refused, self._model_changed)
+        self.timelines = Timelines(options.decisions)
+        self.dispatch = Dispatcher(
+            view, transport, options.routing, self._counts, options.decisions, options.config, place.link
         )
-        self._loader = ModelLoader(view, transport, node, refused, self.askable.look)
-        self.timelines = Timelines(decisions)
-        self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, config, link)
         self._requests: RequestsInFlight | None = None
 
     async def started(self) -> None:
@@ -158,18 +158,18 @@ class Processor(Actor):
         context = StageContext(
             self._view,
             asyncio.get_running_loop().time,  # the system's clock, without the calls between
-            self._node,
+            self._place.node,
             self._transport,
             DispatcherClient(self._dispatcher, self._view),
-            self._limits,
+            self._options.limits,
             self.dispatch.stages,
         )
         self._requests = requests = RequestsInFlight(
             context,
             self.context.task,
             self._counts,
-            migration_limit=self._migration_limit,
-            longest=self._longest_move,
+            migration_limit=self._options.migration_limit,
+            longest=self._options.migration_max_seq_len,
             parts=self.parts,
         )
         self.parts.fill(
@@ -177,26 +177,23 @@ class Processor(Actor):
                 ProcessorContext(
                     self._view,
                     self._transport,
-                    lambda: self.cards,
+                    lambda: self.models.cards,
                     self.context.task,
                     self._watch,
                     self.parts.held,
-                    self._revise,
-                    self.keep,
-                    self.forget,
+                    self.models.revise,
+                    self.models.keep,
+                    self.models.forget,
                     self.check,
-                    self._limits.queue,
+                    self._options.limits.queue,
                     reserved=self.reserved,
-                    link=self._link,
-                    component=self._component,
+                    link=self._place.link,
+                    component=self._place.component,
                 )
             )
         )
-        self._view.on_model(self.context.callback(self._model_changed))
-        for watcher in (self._changed, requests.instances_changed, self.askable.look):
-            self._watch(watcher)
-        for name, card in self._view.models().items():
-            self._model_changed(name, card)
+        self._watch(requests.instances_changed)
+        self.models.follow(self.context)
         self.context.task(self._watch_clocks(requests), "clocks")
         for part in self.parts.values():
             await part.prepare()
@@ -221,7 +218,7 @@ class Processor(Actor):
     @handle
     async def router_rows(self, message: RouterRows) -> list[Row]:
         """What metrics show of the routers."""
-        asked = replace(message, migration_limit=self._migration_limit)
+        asked = replace(message, migration_limit=self._options.migration_limit)
         rows: list[Row] = await self._dispatcher.ask(asked, timeout=5.0)
         return [*rows, *stage_rows(self._waits(), message.prefix), loop_row(self._delay, message.prefix)]
 
@@ -247,7 +244,7 @@ class Processor(Actor):
         """A snapshot."""
         requests = self._requests
         counts = (requests.started, len(requests), requests.completed) if requests is not None else (0, 0, 0)
-        failed, loading = dict(self._loader.failed), tuple(self._loading)
+        failed, loading = dict(self.models.failed), tuple(self.models.loading)
         return ProcessorStatistics(*counts, len(self.cards), failed, loading, tuple(self._waits()))
 
     def _waits(self) -> Iterator[Waits]:
@@ -263,125 +260,23 @@ class Processor(Actor):
         return {**msgspec.to_builtins(self.statistics()), "model_names": sorted(self.cards)}
 
     @property
+    def cards(self) -> Mapping[str, ModelCard]:
+        """See `ServedModels.cards`."""
+        return self.models.cards
+
+    def _model_changed(self, name: str, card: ModelCard | None) -> None:
+        """A model has been loaded or is gone. The router of a model follows its workers, and those of its adapters."""
+        if card is None:
+            self._counts.pop(name, None)
+            self._dispatcher.send_nowait(ModelGone(name))
+        elif not card.parent:
+            self._dispatcher.send_nowait(ModelServed(card))
+
+    @property
     def requests(self) -> RequestsInFlight:
         """What starts requests, from `started` on."""
         assert self._requests is not None
         return self._requests
-
-    # Models.
-
-    def keep(self, card: ModelCard) -> None:
-        """Advertise the model although it has no worker. The card of a later worker may say more of the model.
-
-        The adapters that its workers will have, too.
-        """
-        self._kept[card.name] = card
-        if card.name not in self.cards and card.name not in self._loading:
-            self._model_changed(card.name, card)
-        if not card.parent:
-            self.revise_kept()
-        self.askable.look()
-
-    def forget(self, name: str) -> None:
-        """Advertise the model only while it has a worker."""
-        below = self._kept.pop(name)
-        if self._view.card(name) is None:
-            self._model_changed(name, None)
-        if not below.parent:
-            self.revise_kept()
-        self.askable.look()
-
-    def revise_kept(self) -> None:
-        """A model is kept or not, or new workers of a model would publish another card."""
-        below = [card for card in self._kept.values() if not card.parent]
-        wanted = {one.name: one for card in below for one in self.parts.starting_card(card).each()[1:]}
-        for name in [name for name, card in self._kept.items() if card.parent and name not in wanted]:
-            self.forget(name)
-        for name, card in wanted.items():
-            there = self._kept.get(name) or self.cards.get(name) or card
-            if there.parent == card.parent and self._kept.get(name) != card:  # else another model has the name
-                self.keep(card)
-
-    def _revise(self) -> None:
-        self.revise_kept()
-        self.askable.look()
-
-    @property
-    def cards(self) -> Mapping[str, ModelCard]:
-        """Of the models that can be asked for, by name: those of their first workers, with what all can do now."""
-        if self._outdated:
-            self._outdated = False
-            for name, card in self._cards.items():
-                can = self._view.capabilities(card)
-                if can is not None and can != card.capabilities:
-                    self._cards[name] = msgspec.structs.replace(card, capabilities=can)
-        return self._cards
-
-    def _changed(self) -> None:
-        self._outdated = True
-
-    def _coming(self, name: str) -> ModelCard | None:
-        """The card that is being loaded, unless its files are of no use."""
-        return None if name in self._loader.failed else self._loading.get(name)
-
-    def _model_changed(self, name: str, card: ModelCard | None) -> None:
-        self._loading.pop(name, None)
-        self._loader.clear(name)
-        if name in self._kept:
-            here = self.cards.get(name)
-            if card is None and here is not None:
-                return
-            card = card or self._kept[name]
-            if here is not None and not disagree(card, here):
-                self._ready(name, self._models[name], card)  # the same tokenizer: a worker has come back
-                return
-        if card is None:
-            self._models.pop(name, None)
-            self._parsers.pop(name, None)
-            self._counts.pop(name, None)
-            self._dispatcher.send_nowait(ModelGone(name))
-            self._cards.pop(name, None)
-            self.askable.look()
-        elif card.parent:
-            self._loading[name] = card
-            self._take_adapter(name, card)
-        elif card.kind == "text":
-            self._ready(name, None, card)
-        else:
-            self._loading[name] = card
-            self.context.task(self._load(name, card), f"load {name}")
-
-    def _take_adapter(self, name: str, card: ModelCard) -> None:
-        """An adapter can be asked for when the model below it can: it has the same tokenizer."""
-        below = self.cards.get(card.parent)
-        if below is not None and (below.kind, below.mdc_sum) == (card.kind, card.mdc_sum):
-            del self._loading[name]
-            self._ready(name, self._models[card.parent], card)
-
-    async def _load(self, name: str, card: ModelCard) -> None:
-        def wanted() -> bool:
-            return self._loading.get(name) is card  # else it is gone, or another model has taken the name
-
-        model = await self._loader.load(card, wanted, self.context.random)
-        if model is not None and wanted():
-            del self._loading[name]
-            self._ready(name, model, card)
-            await self._loader.hasten(name, model)
-
-    def _ready(self, name: str, model: Model | None, card: ModelCard) -> None:
-        self._loader.clear(name)
-        self._models[name] = model
-        self._parsers[name] = parsers = ModelParsers(card, model)
-        self._cards[name] = card = parsers.card
-        self._changed()
-        log.info(
-            "model %s: parser of tool calls %s, of reasoning %s", name, card.tool_call_parser, card.reasoning_parser
-        )
-        if not card.parent:  # else the router of the model below decides
-            self._dispatcher.send_nowait(ModelServed(card))  # it follows the workers from now on
-        self.askable.look()
-        for other, waiting in [one for one in self._loading.items() if one[1].parent == name]:
-            self._take_adapter(other, waiting)
 
     # Requests.
 
@@ -391,14 +286,14 @@ class Processor(Actor):
         Raises RequestError.
         """
         name = job.request.model
-        card = self.cards.get(name)
+        card = self.models.cards.get(name)
         if card is None:
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
         if card.parent and self._view.card(name) is None and self._view.served(card.parent, None, "").instances:
             why = f"the workers of {card.parent!r} do not have the adapter {name!r}; their logs say why"
             raise NotFound(why, param="model", code="adapter_not_found")
-        counts, model, parsers = self._counts[card.base], self._models[name], self._parsers.get(name)
+        counts, model, parsers = self._counts[card.base], self.models.tokenizers[name], self.models.parsers[name]
         served = Served(
             card,
             model,
@@ -426,12 +321,12 @@ class Processor(Actor):
         """Lower a request whose card a worker has published. Raises RequestError."""
         name = job.request.model
         card = self.cards.get(name)
-        if card is not None and card is not self._kept.get(name):
+        if card is not None and card is not self.models.kept(name):
             await self.lower(job)
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""
-        return self._models.get(name)
+        return self.models.tokenizers.get(name)
 
     async def _watch_clocks(self, requests: RequestsInFlight) -> None:
         now = asyncio.get_running_loop().time

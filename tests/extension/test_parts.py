@@ -64,7 +64,7 @@ async def test_a_route_reaches_the_part_of_the_processor(house: Any, serve: Any,
 
 async def test_a_part_says_what_a_model_without_workers_will_serve(house: Any, until: Any) -> None:
     processor = await house.start()
-    processor.keep(read_card(sample.path("sample"), name="sample"))
+    processor.models.keep(read_card(sample.path("sample"), name="sample"))
     await until(lambda: set(processor.cards) == {"sample"})
     processor.parts["visits"].admit()
     assert set(processor.cards) == {"sample", "visitor"}
@@ -73,7 +73,7 @@ async def test_a_part_says_what_a_model_without_workers_will_serve(house: Any, u
 async def test_a_part_waits_for_a_worker_of_a_model_without_workers(house: Any, until: Any) -> None:
     processor = await house.start()
     part = processor.parts["visits"]
-    processor.keep(read_card(sample.path("sample"), name="sample"))
+    processor.models.keep(read_card(sample.path("sample"), name="sample"))
     await until(lambda: house.backend.askable())
     assert house.backend.health()["endpoints"] == ["dyn://n.sample.generate"]
     part.shut = True

@@ -1,6 +1,7 @@
 """The model that simulated workers serve: a tokenizer in memory, and what every answer has to be."""
 
 import asyncio
+import random as random_module
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.output import OutputIds, table
 from dynamod.engine.mocker.own_transfer import MockerTransfer
 from dynamod.engine.mocker.scheduler import Step
+from dynamod.ingress.model_loader import ModelLoader
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.worker import TransferShape
@@ -133,3 +135,17 @@ def options(blocks: int, speed: float, kv_transfer: KvTransfer = "worker") -> En
 def odd_layout(options: EngineOptions) -> EngineOptions:
     """The same model on a worker whose blocks mean something else to all others."""
     return replace(options, arguments={**options.arguments, "kv_bytes_per_token": 32})
+
+
+class SimulatedLoader(ModelLoader):
+    """Has models in memory."""
+
+    def __init__(self) -> None:
+        self.failed = {}
+
+    async def load(self, card: ModelCard, wanted: Callable[[], bool], random: random_module.Random) -> Model | None:
+        """At once."""
+        return model_of(card) if wanted() else None
+
+    async def hasten(self, name: str, model: Model) -> None:
+        """There is no faster tokenizer."""

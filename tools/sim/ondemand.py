@@ -25,7 +25,7 @@ from .cluster import Cluster
 from .etcd import SimulatedRegistry
 from .events import Log
 from .faults import Faults, Plan
-from .model import CONTEXT, model_of
+from .model import CONTEXT, SimulatedLoader
 from .places import Node, Place
 from .pool import GRAPH, Machine
 from .pool_faults import Until, WorkerTroubles
@@ -123,6 +123,7 @@ class SimulatedOnDemand(OnDemandComponent):
         )
         plan = ServicePlan("Processor", {"namespace": "dynamo", "config": config})
         super().__init__(ComponentContext(cast("Any", context), plan))
+        self.models.loader = SimulatedLoader()
 
     async def started(self) -> None:
         """As the real one."""
@@ -140,9 +141,6 @@ class SimulatedOnDemand(OnDemandComponent):
 
     async def _card(self, name: str, component: str) -> ModelCard:
         return ModelCard(name, context_length=CONTEXT)
-
-    async def _load(self, name: str, card: ModelCard) -> None:
-        self._ready(name, model_of(card), card)
 
     def _memory(self, model: str) -> int:
         return 0

@@ -17,7 +17,7 @@ from dynamod.extension.installed import pool_of
 from dynamod.features.prefill.worker import Handoffs
 from dynamod.features.role_switch.worker import Switch
 from dynamod.features.tiers.dispatch import PeerDispatch
-from dynamod.ingress.processor import Processor
+from dynamod.ingress.processor import Processor, ProcessorOptions, ProcessorPlace
 from dynamod.message import tokens
 from dynamod.message.discovery import DisaggregationMode, Instance, ModelCard
 from dynamod.message.errors import DynamodError
@@ -29,7 +29,7 @@ from dynamod.worker.parts import PartQuestion
 from dynamod.worker.worker import Worker
 
 from .etcd import SimulatedRegistry
-from .model import SimulatedMocker, model_of
+from .model import SimulatedLoader, SimulatedMocker
 from .shape import CLOCKS, MODEL, PATHS, POISON, WORKERS, Poison
 from .transfer import SimulatedHandoff, SimulatedTransfer, Transfers
 from .wire import Process, SimulatedTransport
@@ -244,12 +244,10 @@ class SimulatedProcessor(Processor):
         super().__init__(
             self.view,
             transport,
-            routing=routing,
-            limits=CLOCKS,
-            decisions=decisions,
-            node=lambda: node,
-            config=config,
+            ProcessorOptions(routing=routing, limits=CLOCKS, decisions=decisions, config=config),
+            ProcessorPlace(node=lambda: node),
         )
+        self.models.loader = SimulatedLoader()
 
     async def started(self) -> None:
         """As the processor component starts: it is ready when the models that are there can be asked for."""
@@ -269,10 +267,6 @@ class SimulatedProcessor(Processor):
                     await asyncio.sleep(0.1)
         except TimeoutError:
             self._report("no model yet")
-
-    async def _load(self, name: str, card: ModelCard) -> None:
-        if self._view.card(name) is not None:
-            self._ready(name, model_of(card), card)
 
     async def stopping(self, reason: Reason) -> None:
         """Close the connections."""

@@ -69,7 +69,7 @@ class OnDemandComponent(ProcessorComponent):
                 card = await self._card(name, component)
                 if card.path:
                     self._sizes[name] = await asyncio.to_thread(_bytes, Path(card.path))
-                self.keep(card)
+                self.models.keep(card)
                 return
             except DynamodError as error:
                 why = error.line() if isinstance(error, UserError) else str(error)

@@ -12,7 +12,7 @@ from dynamod.discovery.records import keep
 from dynamod.discovery.view import View
 from dynamod.graph.typed import given, validate
 from dynamod.ingress.dispatcher import Dispatcher
-from dynamod.ingress.processor import Processor
+from dynamod.ingress.processor import Processor, ProcessorOptions, ProcessorPlace
 from dynamod.ingress.settings import ProcessorSettings, from_environment
 from dynamod.ingress.static_workers import StaticWorkers
 from dynamod.message.discovery import Instance, ModelCard
@@ -46,19 +46,20 @@ class ProcessorComponent(Processor):
         self._only = Address.parse(settings.only_endpoint) if settings.only_endpoint else None
         self._static_here: dict[str, Instance] = {}
         self._static = (settings.static_model or "", settings.static_model_name or "")
+        registry = ctx.process_context.registry
         super().__init__(
-            ctx.process_context.view if self._only is None else View(ctx.process_context.registry, self._only),
+            ctx.process_context.view if self._only is None else View(registry, self._only),
             ctx.process_context.transport,
-            routing=settings.routing(),
-            limits=settings.limits(),
-            migration_limit=settings.migration_limit,
-            migration_max_seq_len=settings.migration_max_seq_len,
+            ProcessorOptions(
+                routing=settings.routing(),
+                limits=settings.limits(),
+                migration_limit=settings.migration_limit,
+                migration_max_seq_len=settings.migration_max_seq_len,
+                config=settings,
+            ),
+            ProcessorPlace(node=lambda: registry.node, link=registry, component=ctx.name),
             announce=self._announced,
             refused=self._refuses,
-            node=lambda: ctx.process_context.registry.node,
-            config=settings,
-            link=ctx.process_context.registry,
-            component=ctx.name,
         )
 
     async def started(self) -> None:

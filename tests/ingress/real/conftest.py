@@ -29,7 +29,7 @@ from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.completions import Completions
 from dynamod.ingress.api.table import make_server
 from dynamod.ingress.base import Job, Logprob
-from dynamod.ingress.processor import Processor, ProcessorBackend
+from dynamod.ingress.processor import Processor, ProcessorBackend, ProcessorOptions, ProcessorPlace
 from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import ChatRequest, CompletionRequest
@@ -144,15 +144,21 @@ class House:
             await member.office.close()
         await self.system.__aexit__(None, None, None)
 
-    async def start(self, **settings: Any) -> Processor:
-        """The processor."""
+    async def start(self, *, node: Callable[[], str] = lambda: "", **options: Any) -> Processor:
+        """The processor. `options`: fields of `ProcessorOptions`."""
 
         def announce(name: str, card: ModelCard | None) -> None:
             self.announced.append((name, card is not None))
 
         self.ref = self.system.start(
             "Processor",
-            lambda: Processor(self.view, self.transport, announce=announce, **settings),
+            lambda: Processor(
+                self.view,
+                self.transport,
+                ProcessorOptions(**options),
+                ProcessorPlace(node=node),
+                announce=announce,
+            ),
             restart="temporary",
         )
         await self.system.ready(self.ref, timeout=5)

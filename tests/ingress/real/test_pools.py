@@ -72,7 +72,7 @@ async def test_a_prompt_and_its_continuation_at_different_workers(house, until) 
         assert placement.instance == members["decode"].instance
         rest = await generate(house, placement, msgspec.structs.replace(request, prior_output=tokens.pack(begun)))
     assert len(rest) == 23
-    model = house.processor._models["sample"]
+    model = house.processor.models.tokenizers["sample"]
     output = Output(model.tokenizer, request.stops, request.eos_token_ids, continuing=True)
     assert output.push([*begun, *rest], "length") == whole
     assert {pool: member.actor.statistics().accepted for pool, member in members.items()} == {

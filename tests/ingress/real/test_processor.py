@@ -177,8 +177,8 @@ async def test_no_instance_is_ready(house, until) -> None:
     with pytest.raises(NotFound):
         await house.ask()
     house.processor.cards["sample"] = card  # its last instance goes between the check and the sending
-    house.processor._models["sample"] = None
-    house.processor._parsers["sample"] = ModelParsers(card, None)
+    house.processor.models.tokenizers["sample"] = None
+    house.processor.models.parsers["sample"] = ModelParsers(card, None)
     with pytest.raises(Overloaded) as caught:
         await house.ask()
     assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "no_workers", 1.0)
@@ -318,7 +318,7 @@ async def test_a_long_prompt_keeps_nobody_waiting(house, until, monkeypatch) -> 
     await house.start()
     await house.worker()
     await ready(until, house)
-    model = house.processor._models["sample"]
+    model = house.processor.models.tokenizers["sample"]
     encode, go = model.encode, asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -343,7 +343,7 @@ async def test_a_bug_in_lowering_does_not_end_the_processor(house, until, monkey
     await house.start()
     await house.worker()
     await ready(until, house)
-    model = house.processor._models["sample"]
+    model = house.processor.models.tokenizers["sample"]
     with monkeypatch.context() as patch:
         patch.setattr(model, "prepare_chat", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from dynamod.ingress.dispatcher import ModelServed
-from dynamod.ingress.processor import Processor, ProcessorBackend
+from dynamod.ingress.processor import Processor, ProcessorBackend, ProcessorOptions
 from dynamod.message.errors import BadRequest, Overloaded
 from dynamod.router.router import RouterSettings
 
@@ -100,7 +100,9 @@ async def second_ingress(house: Any, until: Any, **settings: Any) -> Processor:
     net = house.system.cell(house.system.ref("/net")).actor
     transport = UnixTransport(net.context.task)
     ref = house.system.start(
-        "Other", lambda: Processor(house.view, transport, routing=RouterSettings(**settings)), restart="temporary"
+        "Other",
+        lambda: Processor(house.view, transport, ProcessorOptions(routing=RouterSettings(**settings))),
+        restart="temporary",
     )
     await house.system.ready(ref, timeout=5)
     other = house.system.cell(ref).actor
