@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from dynamod.features.infra.authority import Authority, Pair
+from dynamod.features.infra.authority import Authority, Pair, read_certificate
 
 HERE = ("127.0.0.1", "localhost")
 
@@ -27,6 +27,16 @@ class Certificates:
     def keep(self, name: str, pair: Pair) -> tuple[str, str]:
         """The files of a pair."""
         return self._file(f"{name}.pem", pair.cert), self._file(f"{name}.key", pair.key)
+
+    def revoke(self, *files: str, before: bytes = b"", age: timedelta = timedelta()) -> Path:
+        """The list of revoked certificates, made so long ago, with the certificates in these files."""
+        path = self.folder / "revoked.pem"
+        certs = [read_certificate(Path(file)) for file in files]
+        made = self.authority.revoke(certs, before, now=datetime.now(UTC) - age)
+        beside = path.with_suffix(".new")
+        beside.write_bytes(made)
+        beside.replace(path)
+        return path
 
     def _file(self, name: str, content: bytes) -> str:
         path = self.folder / name

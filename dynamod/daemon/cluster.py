@@ -18,7 +18,7 @@ from dynamod.discovery.etcd.settings import EtcdSettings
 from dynamod.extension.installed import discovery
 from dynamod.message.errors import UserError
 from dynamod.transport import tcp_settings
-from dynamod.transport.tls import CA, CERT, KEY, SERVER_NAME, PeerTls
+from dynamod.transport.tls import CA, CERT, KEY, MODE, REVOKED, SERVER_NAME, PeerTls
 
 from .port_owner import listeners
 
@@ -89,6 +89,8 @@ def cluster_of(
                 "ETCD_ENDPOINTS is set, NATS_SERVER and %s are not: workers of other nodes are seen, not reached",
                 tcp_settings.ADDRESS,
             )
+        if etcd is None:
+            log.warning("NATS_SERVER is set, ETCD_ENDPOINTS is not: only static workers of other nodes are reached")
         return Cluster(etcd, nats, tls, tcp)
     found = (look or servers_here)()
     if found is None:
@@ -104,7 +106,9 @@ def _peer_tls(environ: Mapping[str, str]) -> dict[str, str]:
     found = PeerTls.from_environment(environ)
     if found is None:
         return {}
-    return {CA: str(found.ca), CERT: str(found.cert), KEY: str(found.key), SERVER_NAME: found.name}
+    files = {CA: str(found.ca), CERT: str(found.cert), KEY: str(found.key), SERVER_NAME: found.name}
+    revoked = {REVOKED: str(found.revoked)} if found.revoked is not None else {}
+    return {**files, **revoked, MODE: "accept" if found.accept else "require"}
 
 
 def _store(environ: Mapping[str, str]) -> str:

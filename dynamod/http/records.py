@@ -1,6 +1,7 @@
 """Records of requests for features that read them; where none does, no code of this file runs.
 
-A record is made at the end of a request, where its log line is made.
+A record is made shortly after the end of a request, together with those of others: code that has just run takes a
+fraction of the time of code that the processor has to fetch again.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from aiohttp import web
 
@@ -28,6 +29,12 @@ log = logging.getLogger("dynamod.frontend")
 
 ADDRESSES = 4096
 """Addresses that are remembered."""
+PAUSE_S = 0.02
+"""Seconds for which ended requests are gathered."""
+AT_ONCE = 32
+"""Ended requests that are gathered."""
+LARGE = 64 * 1024
+"""Bytes of a body from which a request that has ended does not wait: its body would stay in memory."""
 CLOSE_S = 5.0
 """Seconds that readers get at the end of a server."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -48,11 +55,22 @@ class RecordReader(ABC):
 
     @abstractmethod
     def take(self, record: RequestRecord) -> None:
-        """Take one record. Called in the event loop at the end of each request: it must not wait."""
+        """Take one record. Called in the event loop soon after the end of each request: it must not wait."""
 
     @abstractmethod
     async def close(self) -> None:
         """Keep what was taken: the server has served its last request."""
+
+
+class Ended(NamedTuple):
+    """A request that has ended. `at`: by `perf_counter`. `time`: Unix seconds."""
+
+    context: RequestContext
+    status: int
+    failed: RequestError | None
+    bodies: "Bodies | None"
+    at: float
+    time: float
 
 
 class Records:
@@ -68,6 +86,10 @@ class Records:
         self._wants()
         self._facts: dict[RequestContext, Facts] = {}  # of open requests
         self._bodies: dict[RequestContext, Bodies] = {}  # of open requests
+        self._ended: list[Ended] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._at_once = AT_ONCE
+        self._large: set[RequestContext] = set()  # open requests with a large body
 
     def add(self, reader: RecordReader) -> None:
         """Give records to a further reader, of requests that end from now on."""
@@ -92,6 +114,8 @@ class Records:
 
     def asked(self, context: RequestContext, body: bytes) -> None:
         """The body of a request is here."""
+        if len(body) > LARGE:
+            self._large.add(context)
         if self._body_bytes:
             self._bodies[context] = bodies = Bodies(self._body_bytes, body)
             context.request = cast("web.BaseRequest", CopiedRequest(context.request, bodies))
@@ -103,34 +127,50 @@ class Records:
             bodies.whole(response.body)
 
     def take(self, context: RequestContext, status: int, failed: RequestError | None) -> None:
-        """Give the record of a request to all readers. `failed`: its error, also in a stream."""
-        bodies = self._bodies.pop(context, None)
-        try:
-            record = self._made(context, status, failed, bodies)
-            for reader in self._readers:
-                reader.take(record)
-        except Exception:  # the answer is out: a reader must not change how its request ends
-            log.exception("request id=%s: a reader of its record failed", context.id)
+        """Give the record of a request to all readers, within PAUSE_S. `failed`: its error, also in a stream."""
+        bodies = self._bodies.pop(context, None) if self._bodies else None
+        self._ended.append(Ended(context, status, failed, bodies, perf_counter(), time.time()))
+        large = bool(self._large) and context in self._large
+        if large:
+            self._large.discard(context)
+        if large or len(self._ended) >= self._at_once:
+            self._hand_over()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        ended, self._ended = self._ended, []
+        for one in ended:
+            try:
+                record = self._made(one)
+                for reader in self._readers:
+                    reader.take(record)
+            except Exception:  # the answer is out: a reader must not change how its request ends
+                log.exception("request id=%s: a reader of its record failed", one.context.id)
 
     async def close(self) -> None:
         """Let all readers keep what they have taken, within CLOSE_S."""
+        self._at_once = 1  # nothing waits any more
+        self._hand_over()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 for reader in self._readers:
                     await reader.close()
 
-    def _made(
-        self, context: RequestContext, status: int, failed: RequestError | None, bodies: "Bodies | None"
-    ) -> RequestRecord:
+    def _made(self, ended: Ended) -> RequestRecord:
+        context, status, failed, bodies, at, now = ended
         request, response = context.request, context.response
-        took = perf_counter() - context.begun
+        took = at - context.begun
         places = response.places if response is not None else ()
         first = response.first if response is not None else None
         node, process = self._where()
-        facts = self._facts.pop(context, None)
+        facts = self._facts.pop(context, None) if self._facts else None
         return RequestRecord(
             id=context.id,
-            time=time.time() - took,
+            time=now - took,
             duration_ms=_ms(took),
             queue_ms=_ms(places[0].seconds) if places else None,
             first_ms=_ms(first) if first is not None else None,
@@ -299,7 +339,7 @@ def _migrations(places: Sequence[Place]) -> int:
 
 
 def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)
+    return int(seconds * 1e6 + 0.5) / 1000  # a tenth of the work of round()
 
 
 def _payload(sent: bytes) -> bytes:

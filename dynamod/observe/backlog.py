@@ -34,12 +34,13 @@ def written() -> bool:
 
 class Backlog(Generic[T]):
     """Calls `write(target, text, dropped)` in a thread, in order. `dropped`: lines lost since the last call, because
-    more than `limit` characters waited. May be used from any thread, from that of `write` too, which must not raise.
+    more than `limit` characters (or bytes of targets) waited. May be used from any thread, from that of `write` too,
+    which must not raise.
     """
 
     def __init__(self, write: Callable[[T, str, int], None], limit: int = LIMIT) -> None:
         self._write, self._limit = write, limit
-        self._waiting: deque[tuple[T, str]] = deque()
+        self._waiting: deque[tuple[T, str, int]] = deque()
         self._changed = threading.Condition()
         self._size = self._dropped = 0
         self._busy = False
@@ -52,14 +53,15 @@ class Backlog(Generic[T]):
         """Whether all is written."""
         return not (self._waiting or self._busy)
 
-    def put(self, target: T, text: str) -> bool:
-        """Have a line written, or count it as dropped: then False."""
+    def put(self, target: T, text: str, size: int = 0) -> bool:
+        """Have a line written, or count it as dropped: then False. `size`: of a target that has the text itself."""
+        size = size or len(text)
         with self._changed:
-            if self._size + len(text) > self._limit:
+            if self._size + size > self._limit:
                 self._dropped += 1
                 return False
-            self._size += len(text)
-            self._waiting.append((target, text))
+            self._size += size
+            self._waiting.append((target, text, size))
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="log writer", daemon=True)
                 with contextlib.suppress(RuntimeError):  # no thread to be had now: the lines wait for the next one
@@ -83,7 +85,7 @@ class Backlog(Generic[T]):
                     self._thread = None
                     return
                 self._busy = True
-                target, text = self._waiting.popleft()
-                self._size -= len(text)
+                target, text, size = self._waiting.popleft()
+                self._size -= size
                 dropped, self._dropped = self._dropped, 0
             self._write(target, text, dropped)

@@ -16,7 +16,7 @@ PAUSE_S = 0.05
 GATHERED = 256 * 1024
 """Bytes that are handed to the thread at once."""
 WAITING = 8 * 1024 * 1024
-"""Characters that may wait for a disk that is slow."""
+"""Bytes that may wait for a disk that is slow."""
 SAY_S = 60.0
 """Seconds between two log lines about dropped lines."""
 
@@ -63,7 +63,7 @@ class LineWriter:
     ) -> None:
         self._file, self._what, self._lost = file, what, lost
         self._limits = pause, GATHERED if gathered is None else gathered, most
-        self._backlog: Backlog[int] = Backlog(self._write, waiting)
+        self._backlog: Backlog[list[bytes]] = Backlog(self._write, waiting)
         self._gathered: list[bytes] = []
         self._size = 0  # bytes of these
         self._timer: asyncio.TimerHandle | None = None
@@ -97,8 +97,9 @@ class LineWriter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        lines, self._gathered, self._size = self._gathered, [], 0
-        if lines and not self._backlog.put(len(lines), b"".join(lines).decode()):
+        lines, size = self._gathered, self._size
+        self._gathered, self._size = [], 0
+        if lines and not self._backlog.put(lines, "", size):
             self._refused += len(lines)
             self._complain("the disk is too slow")
 
@@ -111,10 +112,9 @@ class LineWriter:
         if missing := self.taken - self.written:
             log.error("%s: %d of %d lines are in no file", self._what, missing, self.taken)
 
-    def _write(self, count: int, text: str, _dropped: int) -> None:
+    def _write(self, lines: list[bytes], _text: str, _dropped: int) -> None:
         """Called in the thread."""
-        lines = [b"%b\n" % line for line in text.encode().split(b"\n")[:-1]]
-        dropped = self.dropped
+        count, dropped = len(lines), self.dropped
         if dropped > self._said and self._lost is not None:
             lines.insert(0, self._lost(dropped - self._said))
         done = self._file.append(lines)

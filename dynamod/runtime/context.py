@@ -295,7 +295,7 @@ class ComponentContext:
     def _instance(self, endpoint: str) -> Instance:
         process_context = self.process_context
         tcp = process_context.transport.tcp
-        others = {"nats": process_context.subject, "tcp": tcp.address if tcp is not None else ""}
+        others = {"nats": process_context.subject} | (tcp.places if tcp is not None else {})
         return Instance(
             namespace=self.namespace,
             component=self.component,

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Iterable
 
 from dynamod.message.discovery import Instance
@@ -15,6 +16,7 @@ from dynamod.message.errors import UserError
 from dynamod.message.worker import Request
 
 from .base import Outbound, Receive, Sink, Spawn
+from .either import EitherServer
 from .ends import IngressEnd, WorkerEnd
 from .inbox import InboxStatistics, InboxStream
 from .outbox import OutboxStatistics
@@ -23,8 +25,8 @@ from .tcp_settings import TcpSettings
 
 log = logging.getLogger("dynamod.transport")
 
-KEY = "tcp"
-"""The key of an address in `Instance.transport`: `host:port`, an IPv6 host in brackets."""
+KEY, TLS_KEY = "tcp", "tcp_tls"
+"""Keys in `Instance.transport`: `host:port`, an IPv6 host in brackets; the mode of TLS where it is spoken there."""
 CONNECT_TIMEOUT = 2.0
 DEAD = 5
 """Seconds without a sign of the other machine after which a connection is lost."""
@@ -36,7 +38,7 @@ class TcpPeers:
     def __init__(self, settings: TcpSettings, spawn: Spawn, receive: Receive, signing: Signing) -> None:
         self.settings, self._spawn, self._receive, self._signing = settings, spawn, receive, signing
         self.address = ""
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | EitherServer | None = None
         self._serving = asyncio.Lock()
         self._workers: set[WorkerEnd] = set()
         self._ends: dict[str, IngressEnd] = {}
@@ -48,14 +50,41 @@ class TcpPeers:
             if self._server is None:
                 sock = _bound(self.settings)
                 self.address = at(self.settings.address, sock.getsockname()[1])
-                signing = RequestSigning(self._signing, self.address)
-                self._server = await asyncio.get_running_loop().create_server(
-                    lambda: WorkerEnd(self._receive, self._workers, signing),
-                    sock=sock,
-                    ssl=self._tls.server if self._tls is not None else None,
-                    ssl_handshake_timeout=CONNECT_TIMEOUT if self._tls is not None else None,
-                )
+                self._server = await self._listen(sock, RequestSigning(self._signing, self.address))
         return self.address
+
+    async def _listen(self, sock: socket.socket, signing: RequestSigning) -> asyncio.Server | EitherServer:
+        tls = self._tls
+
+        def end() -> WorkerEnd:
+            return WorkerEnd(self._receive, self._workers, signing)
+
+        if tls is None:
+            return await asyncio.get_running_loop().create_server(end, sock=sock)
+
+        def context() -> ssl.SSLContext:
+            tls.refresh()
+            return tls.server
+
+        if self.settings.accept:
+            return EitherServer(sock, end, context, self._spawn, CONNECT_TIMEOUT)
+
+        def secure_end() -> WorkerEnd:
+            tls.refresh()  # before the handshake
+            return end()
+
+        return await asyncio.get_running_loop().create_server(
+            secure_end, sock=sock, ssl=tls.server, ssl_handshake_timeout=CONNECT_TIMEOUT
+        )
+
+    @property
+    def places(self) -> dict[str, str]:
+        """What instances of this process say of it in `Instance.transport`."""
+        if not self.address:
+            return {}
+        if self._tls is None:
+            return {KEY: self.address}
+        return {KEY: self.address, TLS_KEY: "accept" if self.settings.accept else "require"}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
         """Send `request` to the instance. Failure is reported by `sink.lost` or `sink.link_lost`."""
@@ -64,19 +93,24 @@ class TcpPeers:
         if end is None:
             signing = RequestSigning(self._signing, address)
             end = self._ends[address] = IngressEnd(lambda: self._ends.pop(address, None), signing)
-            self._spawn(self._connect(address, end), f"connect {address}")
+            # a release that knows no modes says nothing of TLS, and all its nodes have it or none
+            plain = self.settings.accept and TLS_KEY not in instance.transport
+            self._spawn(self._connect(address, end, plain), f"connect {address}")
         return InboxStream(end.inbox, end.inbox.open(instance.path, request, sink))
 
-    async def _connect(self, address: str, end: IngressEnd) -> None:
+    async def _connect(self, address: str, end: IngressEnd, plain: bool) -> None:
         host, _, port = address.rpartition(":")
+        tls = self._tls if not plain else None
+        if tls is not None:
+            tls.refresh()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 sock = await _connected(host.strip("[]"), int(port))
                 await asyncio.get_running_loop().create_connection(
                     lambda: end,
                     sock=sock,
-                    ssl=self._tls.client if self._tls is not None else None,
-                    server_hostname="" if self._tls is not None else None,
+                    ssl=tls.client if tls is not None else None,
+                    server_hostname="" if tls is not None else None,
                 )
         except (OSError, TimeoutError, ValueError) as error:
             reason = f"cannot connect to the worker at {address}: {error or 'timed out'}"
@@ -102,6 +136,7 @@ class TcpPeers:
             worker.close()
         if self._server is not None:
             self._server.close()
+        if isinstance(self._server, asyncio.AbstractServer):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._server.wait_closed()

@@ -9,18 +9,25 @@ from typing import NamedTuple
 
 from dynamod.message.errors import UserError
 
-from .credentials import tls_files
-from .tls import CA, CERT, KEY
+from .credentials import readable_file, tls_files
+from .revoked import CODES, Revocations
+from .tls import CA, CERT, KEY, MODE, REVOKED, mode_of
 
 ADDRESS, LISTEN, PORTS = "DYNAMOD_TCP_ADDRESS", "DYNAMOD_TCP_LISTEN", "DYNAMOD_TCP_PORTS"
-VARIABLES = (ADDRESS, LISTEN, PORTS, CA, CERT, KEY)
+VARIABLES = (ADDRESS, LISTEN, PORTS, CA, CERT, KEY, MODE, REVOKED)
 
 
 class Contexts(NamedTuple):
-    """What TLS shows and trusts at both ends."""
+    """What TLS shows and trusts at both ends. `revocations`: certificates that are no longer taken."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
+    revocations: Revocations | None = None
+
+    def refresh(self) -> None:
+        """Read the list of revoked certificates again where it has changed; before each connection."""
+        if self.revocations is not None:
+            self.revocations.refresh()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,8 @@ class TcpSettings:
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+    accept: bool = False
+    revoked: Path | None = None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> "TcpSettings | None":
@@ -56,9 +65,12 @@ class TcpSettings:
         if bool(ca) != bool(cert):
             missing = CERT if ca else CA
             raise UserError(f"{missing} is not set", "both ends show a certificate: set all three files or none")
-        found = cls(address=address, listen=listen, ports=_ports(environ.get(PORTS, "")), ca=ca, cert=cert, key=key)
+        mode, revoked = mode_of(environ), readable_file(environ, REVOKED) if cert else None
+        ports = _ports(environ.get(PORTS, ""))
+        files = {"ca": ca, "cert": cert, "key": key, "accept": mode == "accept", "revoked": revoked}
+        found = cls(address=address, listen=listen, ports=ports, **files)  # type: ignore[arg-type]
         found.contexts()
-        return found
+        return found if mode != "off" else cls(address=address, listen=listen, ports=ports)
 
     def contexts(self) -> Contexts | None:
         """What TLS connections use; None: there is no TLS. Raises UserError for files that no peer would take."""
@@ -77,8 +89,11 @@ class TcpSettings:
                 context.load_cert_chain(self.cert, self.key, password=_no_password)
             except (OSError, ssl.SSLError, ValueError) as error:
                 raise UserError(f"{CERT}, {KEY}: {self.cert} and {self.key}: {error}", "give a pair") from None
+        revocations = Revocations(self.revoked, REVOKED) if self.revoked is not None else None
+        if revocations is not None:
+            revocations.apply(server, client)
         _greet(server, client, str(self.cert))
-        return Contexts(server, client)
+        return Contexts(server, client, revocations)
 
 
 def _no_password() -> str:
@@ -96,10 +111,10 @@ def _greet(server: ssl.SSLContext, client: ssl.SSLContext, cert: str) -> None:
             except ssl.SSLWantReadError:
                 continue
             except ssl.SSLCertVerificationError as error:
-                raise UserError(
-                    f"{CERT}: no other node takes {cert}: {error.verify_message}",
-                    f"give a certificate that is valid now and signed by {CA}",
-                ) from None
+                hint = f"give a certificate that is valid now and signed by {CA}"
+                if error.verify_code in CODES:
+                    hint = f"give a certificate that is not revoked, and in {REVOKED} a list of {CA} that is valid now"
+                raise UserError(f"{CERT}: no other node takes {cert}: {error.verify_message}", hint) from None
             except ssl.SSLError as error:
                 raise UserError(f"{CERT}: no other node takes {cert}: {error.reason}", "see the three files") from None
 

@@ -27,15 +27,18 @@ def test_a_node_is_alone_unless_told_or_found() -> None:
     assert cluster_of({"DYNAMOD_CLUSTER": "off", "ETCD_ENDPOINTS": ETCD}, lambda: (NATS, ETCD)).etcd is None
 
 
-def test_what_is_told_is_not_looked_for() -> None:
+def test_what_is_told_is_not_looked_for(caplog: pytest.LogCaptureFixture) -> None:
     def look() -> None:
         raise AssertionError("nobody asked")
 
     told = cluster_of({"ETCD_ENDPOINTS": ETCD, "NATS_SERVER": NATS, "NATS_AUTH_TOKEN": "t", "HOME": "/"}, look)
     assert told.nats == {"NATS_SERVER": NATS, "NATS_AUTH_TOKEN": "t"}
     assert not told.found
+    assert not caplog.records
     alone = cluster_of({"NATS_SERVER": NATS}, look)
     assert (alone.etcd, dict(alone.nats)) == (None, {"NATS_SERVER": NATS}), "static workers need no etcd"
+    (warning,) = caplog.messages
+    assert "ETCD_ENDPOINTS is not: only static workers of other nodes are reached" in warning
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ NOT_RUN = {
     "dynamo infra up --secure": "an address of the reader: tests/features/infra/e2e",
     "set -a; . ~/.local/state/dynamod/infra/tls/node.env": "as above",
     "dynamo infra certificate two": "as above",
+    "dynamo infra revoke two/node.pem": "as above",
     "dynamo-run in=http out=echo_full --model-name echo --tls-cert-path server.pem": "as above",
     "dynamo trust set require": "as above",
     "dynamo-run in=http out=llamacpp minilm -- --embeddings": LLAMACPP,

@@ -97,6 +97,17 @@ GROUPS = (
                 "the address of the node",
                 "name that the certificates of other nodes must have",
             ),
+            Variable(
+                "DYNAMOD_TCP_TLS",
+                "`require` with certificates, else `off`",
+                "`off`: no TLS for requests over TCP and for KV blocks; `accept`: other nodes come with TLS or "
+                "without; `require`: only with TLS",
+            ),
+            Variable(
+                "DYNAMOD_TCP_TLS_CRL",
+                "",
+                "PEM file: revoked certificates of other nodes (CRL of the authority), read again when it changes",
+            ),
             Variable("DYNAMOD_GPUS", "`CUDA_VISIBLE_DEVICES`", "devices that workers may get, like `0,1`; empty: none"),
             Variable(
                 "CUDA_VISIBLE_DEVICES", "all devices", "devices that workers may get where `DYNAMOD_GPUS` is not set"

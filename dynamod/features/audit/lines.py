@@ -100,6 +100,7 @@ def _readable(value: Any) -> Any:
 
 def request_line(record: RequestRecord, redact: Collection[str] = ()) -> bytes:
     """A request as a line. `redact`: names of members in small letters."""
+    bodies = record.request_body or record.response_body
     found = RequestLine(
         datetime.fromtimestamp(record.time, UTC),
         record.id,
@@ -123,8 +124,8 @@ def request_line(record: RequestRecord, redact: Collection[str] = ()) -> bytes:
         record.node,
         record.process,
         dict(record.notes),
-        redacted(record.request_body, redact),
-        redacted(record.response_body, redact),
+        redacted(record.request_body, redact) if bodies else None,
+        redacted(record.response_body, redact) if bodies else None,
     )
     return _line(found)
 
@@ -203,4 +204,6 @@ def _masked(value: Any, names: Collection[str]) -> Any:
 
 def _names(workers: tuple[WorkerPlace, ...]) -> list[str]:
     """Names of processes with the node of each that is known, or instance ids of workers that have no name."""
+    if len(workers) == 1:
+        return [workers[0].process or str(workers[0].instance)]
     return list(dict.fromkeys([one.process or str(one.instance) for one in workers]))

@@ -146,6 +146,8 @@ async def cluster_here(environ: Mapping[str, str]) -> AsyncIterator[Finding]:
     if cluster.etcd is not None and not cluster.nats:
         found = "NATS_SERVER is not set and ETCD_ENDPOINTS is: workers of other nodes are seen, not reached"
         yield Finding("nats", "warn", found, "set NATS_SERVER to the server of the other nodes")
+    if cluster.nats and not cluster.joined:
+        yield Finding("etcd", "warn", "only static workers of other nodes are reached", "set ETCD_ENDPOINTS")
 
 
 async def cluster_of_daemon(

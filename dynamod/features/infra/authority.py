@@ -108,6 +108,41 @@ class Authority:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return Pair(_pem(builder.sign(self.key, SHA256())), _key_pem(key))
 
+    def revoke(self, certs: Iterable[x509.Certificate], before: bytes = b"", *, now: datetime | None = None) -> bytes:
+        """The list of certificates that are no longer taken, as PEM. `before`: the list that the new one replaces.
+
+        Raises UserError for a certificate of another authority, and for a list that cannot be read.
+        """
+        now = now or datetime.now(UTC)
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self.cert.subject)
+        # a list that was made in the same second does not replace another one
+        builder = builder.last_update(now - _SKEW).next_update(now + timedelta(days=AUTHORITY_DAYS))
+        entries = {entry.serial_number: entry for entry in self._listed(before)}
+        for cert in certs:
+            try:
+                cert.verify_directly_issued_by(self.cert)
+            except (ValueError, TypeError, InvalidSignature):
+                name = cert.subject.rfc4514_string()
+                raise UserError(f"the certificate {name} is of another authority", "revoke it there") from None
+            entry = x509.RevokedCertificateBuilder().serial_number(cert.serial_number).revocation_date(now)
+            entries.setdefault(cert.serial_number, entry.build())
+        for one in entries.values():
+            builder = builder.add_revoked_certificate(one)
+        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        builder = builder.add_extension(identifier, critical=False)
+        return builder.sign(self.key, SHA256()).public_bytes(Encoding.PEM)
+
+    def _listed(self, before: bytes) -> Iterable[x509.RevokedCertificate]:
+        if not before:
+            return ()
+        try:
+            found = x509.load_pem_x509_crl(before)
+        except ValueError as error:
+            raise UserError(f"this is no list of revoked certificates: {error}", "put it back") from None
+        if not found.is_signature_valid(self.key.public_key()):
+            raise UserError("the list of revoked certificates is of another authority", "put the right one back")
+        return found
+
     def made(self, file: Path, hosts: Sequence[str] = ()) -> bool:
         """Whether a file has a certificate of this authority for `hosts` that holds for some time."""
         try:

@@ -95,6 +95,23 @@ def certificate(
     print(f"  set -a; . {at}/node.env; set +a")
 
 
+@app.command(epilog=examples("dynamo infra revoke two/node.pem"))
+def revoke(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="certificates that are no longer taken")],
+    data: Data = None,
+) -> None:
+    """Put certificates of the authority of `up --secure` on the list of revoked ones.
+
+    etcd here reads the list at each connection, workers at the next connection after their node has the file.
+    """
+    from . import brokers
+    from .secure import Secure
+
+    path = Secure((data or brokers.data_folder()).absolute()).revoke(files)
+    print(f"wrote {path}: copy it to all nodes, to the file that DYNAMOD_TCP_TLS_CRL names there.")
+    print("Connections that are there stay until they end. NATS reads no list: see the page TLS between nodes.")
+
+
 @app.command(epilog=examples("dynamo infra down", "dynamo infra down --purge"))
 def down(
     data: Data = None, purge: Annotated[bool, typer.Option("--purge", help="remove their data and logs too")] = False

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NODE = "dynamod-node"
 """The name in the certificates of nodes, and so the user of NATS and etcd."""
+REVOKED_FILE = "revoked.pem"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:.]{2,45}")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
@@ -76,6 +77,11 @@ class Secure:
         """Variables of daemons on this machine."""
         return self.folder / "node.env"
 
+    @property
+    def revoked(self) -> Path:
+        """The list of certificates that are no longer taken."""
+        return self.folder / REVOKED_FILE
+
     def file(self, name: str) -> Path:
         """One of the files: `ca.pem`, `ca.key`, `server.pem`, `node.pem`, `root.pem` and their keys."""
         return self.folder / name
@@ -96,6 +102,8 @@ class Secure:
             if not self._has(authority, name, at):
                 self._issue(authority, self.folder, name, subject, at)
                 yield f"made the certificate {self.file(f'{name}.pem')}"
+        if not self.revoked.exists():
+            write(self.revoked, authority.revoke([]), mode=0o644)
         files = {"cert": self.file("server.pem"), "key": self.file("server.key"), "ca": self.file("ca.pem")}
         write(self.nats, _NATS.format(**files, node=NODE, root=ROOT).encode())
 
@@ -155,12 +163,26 @@ class Secure:
             raise UserError(f"--output {folder}: {error.strerror}", "choose a folder that you may write") from None
         self._issue(authority, folder, "node", NODE, [*addresses, name], new=True)
         write(folder / "ca.pem", authority.pair.cert, mode=0o644, new=True)
+        listed = self.revoked.read_bytes() if self.revoked.exists() else authority.revoke([])
+        write(folder / REVOKED_FILE, listed, mode=0o644, new=True)
         write(folder / "node.env", _environment({**urls, **_variables(at)}).encode(), new=True)
         return folder
+
+    def revoke(self, files: Sequence[Path]) -> Path:
+        """Put the certificates in these files on the list of revoked ones; returns its path. Raises UserError."""
+        from .authority import read_certificate, write
+
+        authority = self.authority()
+        if authority is None:
+            raise UserError(f"no secure servers were started with {self.data}", "dynamo infra up --secure first")
+        before = self.revoked.read_bytes() if self.revoked.exists() else b""
+        write(self.revoked, authority.revoke(map(read_certificate, files), before), mode=0o644)
+        return self.revoked
 
     def etcd_flags(self) -> list[str]:
         """Flags of the etcd server."""
         files = {"cert-file": "server.pem", "key-file": "server.key", "trusted-ca-file": "ca.pem"}
+        files["client-crl-file"] = REVOKED_FILE
         return [*(f"--{flag}={self.file(name)}" for flag, name in files.items()), "--client-cert-auth"]
 
     def admin(self, url: str) -> EtcdSettings:
@@ -204,6 +226,7 @@ def _variables(folder: Path) -> dict[str, str]:
         "DYN_TCP_TLS_CA_CERT_PATH": ca,
         "DYN_TCP_TLS_CERT_PATH": cert,
         "DYN_TCP_TLS_KEY_PATH": key,
+        "DYNAMOD_TCP_TLS_CRL": str(folder / REVOKED_FILE),
     }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamod.daemon.parts import DaemonPart
 from dynamod.message.errors import UserError
+from dynamod.transport.tls import mode_of
 
 from .commands import SetTrustArguments, TrustState, Wrong
 from .secret import MODE, SECRET, SECRET_FILE, TrustSettings, settings
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.daemon")
 
 FEATURE = "trust"
+SIGN_NOTHING = "the cluster secret is not used"
 ALONE = "nodes do not know each other: everyone with access to NATS, etcd or nodes can send requests and add workers"
 
 
@@ -32,15 +34,18 @@ class TrustPart(DaemonPart):
         self._use()
 
     async def started(self) -> None:
-        """Say once that a cluster has no secret."""
-        cluster = self.node.cluster.settings
-        if not self.settings.keys and not cluster.found and self._in_cluster:
+        """Say once that a cluster has no secret, or does not use the secret."""
+        if self.node.cluster.settings.found or not self._in_cluster:
+            return
+        if not self.settings.keys:
             log.warning("%s; set %s (see dynamo trust)", ALONE, SECRET_FILE)
+        elif self.settings.mode == "off":
+            log.warning("%s=off: %s, %s; dynamo trust set accept", MODE, SIGN_NOTHING, ALONE)
 
     @property
     def _in_cluster(self) -> bool:
         cluster = self.node.cluster.settings
-        certificates = bool(cluster.tcp.get("DYN_TCP_TLS_CERT_PATH"))
+        certificates = bool(cluster.tcp) and mode_of(cluster.tcp) == "require"
         return cluster.etcd is not None or bool(cluster.nats) or (bool(cluster.tcp) and not certificates)
 
     def _use(self) -> None:

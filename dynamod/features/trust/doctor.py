@@ -29,6 +29,10 @@ async def checks(explicit: str | None) -> AsyncIterator["Finding"]:
         text = "the cluster has no secret: everyone with access to NATS or etcd can send requests and register workers"
         yield Finding("trust", "warn", text, "dynamo trust new FILE, and DYNAMOD_CLUSTER_SECRET_FILE for each daemon")
         return
+    if found.mode == "off":
+        text = "the cluster secret is not used: nothing is signed or checked"
+        yield Finding("trust", "warn", text, "dynamo trust set accept, and DYNAMOD_TRUST=accept for the next start")
+        return
     for one in found.wrong:
         who = f"node {one.node}" if one.node else "some node"
         text = f"{who}: {one.count} messages or values {REASONS.get(one.why, one.why)}"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 import stat
 import subprocess
 from pathlib import Path
@@ -21,7 +22,9 @@ from dynamod.features.audit.part import AuditedCommands
 from dynamod.features.audit.settings import AuditSettings, default_folder
 from dynamod.graph.graph import FRONTEND
 from dynamod.graph.typed import validate
+from dynamod.http import records
 from dynamod.http.settings import FrontendSettings, from_environment
+from dynamod.ingress.api.table import make_server
 from dynamod.message.errors import UserError
 
 CHAT = "/v1/chat/completions"
@@ -91,6 +94,34 @@ async def test_large_bodies_become_lines_in_a_thread(house: Any, serve: Any, unt
     sizes = sorted(len(str(one.get("request_body", ""))) for one in entries(tmp_path / "audit"))
     assert sizes[0] == 0
     assert sizes[1] > 30_000
+
+
+async def test_requests_wait_for_each_other_and_not_for_ever(
+    house: Any, until: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PAUSE_S", 600.0)
+    monkeypatch.setattr(records, "AT_ONCE", 4)
+    await house.start()
+    await house.worker()
+    await until(lambda: house.backend.askable())
+    folder = tmp_path / "audit"
+    server = make_server(
+        extended(FrontendSettings)(host="127.0.0.1", port=0, audit_dir=str(folder), audit_bodies=True), house.backend
+    )
+    await server.start(socket.create_server(("127.0.0.1", 0)), spawn=asyncio.create_task)
+    url = f"http://127.0.0.1:{server.port}"
+    assert await ask(url, BODY, BODY, BODY) == [200] * 3
+    await asyncio.sleep(0.2)
+    assert not list(folder.glob("*.jsonl")), "three wait for a fourth one"
+    assert await ask(url, BODY) == [200]
+    await until(lambda: len(entries(folder)) == 4)
+    assert await ask(url, BODY, {**BODY, "user": "x" * 70_000}) == [200] * 2
+    await until(lambda: len(entries(folder)) == 6)  # a large one does not wait, nor what ended before it
+    assert await ask(url, BODY, BODY) == [200] * 2
+    await server.stop(0)
+    assert len(entries(folder)) == 8, "none waits at the end"
+    times = [one["time"] for one in entries(folder)]
+    assert times == sorted(times), "the time is that of the request"
 
 
 async def test_status_routes_have_lines_where_asked_for(house: Any, serve: Any, until: Any, tmp_path: Path) -> None:

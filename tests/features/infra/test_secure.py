@@ -24,6 +24,8 @@ from dynamod.features.infra.authority import Authority
 from dynamod.features.infra.secure import NODE, Secure
 from dynamod.message.errors import UserError
 from dynamod.transport.nats.settings import NatsSettings
+from dynamod.transport.tcp_settings import TcpSettings
+from dynamod.transport.tls import PeerTls
 from tests.certificates import Certificates
 from tests.ports import free_port
 
@@ -147,7 +149,7 @@ async def test_a_node_elsewhere_gets_files_of_its_own(env: dict[str, str], folde
     text = (made / "node.env").read_text()
     theirs = dict(line.split("=", 1) for line in text.splitlines())
     assert theirs.keys() == env.keys()
-    assert sorted(path.name for path in made.iterdir()) == ["ca.pem", "node.env", "node.key", "node.pem"]
+    assert sorted(path.name for path in made.iterdir()) == ["ca.pem", "node.env", "node.key", "node.pem", "revoked.pem"]
     await etcd_takes(theirs)
     async with at_nats(theirs) as (client, _):
         await client.flush(timeout=5)
@@ -156,6 +158,30 @@ async def test_a_node_elsewhere_gets_files_of_its_own(env: dict[str, str], folde
     for name, address in (("../x", "10.0.0.2"), ("x", "not an address")):
         with pytest.raises(UserError):
             secure.node(name, [address], tmp_path / "x", made)
+
+
+async def test_a_revoked_node_is_out_of_etcd_at_once(env: dict[str, str], folder: Path, tmp_path: Path) -> None:
+    secure, nodes = Secure(folder), {}
+    for name in ("kept", "lost", "sold"):
+        made = secure.node(name, ["127.0.0.1"], tmp_path / name, tmp_path / name)
+        nodes[name] = dict(line.split("=", 1) for line in (made / "node.env").read_text().splitlines())
+        await etcd_takes(nodes[name])
+        assert PeerTls.from_environment(nodes[name]) is not None
+    for name in ("lost", "sold"):
+        listed = secure.revoke([tmp_path / name / "node.pem"])
+        with pytest.raises(EtcdError):
+            await etcd_takes(nodes[name])
+    with pytest.raises(EtcdError):
+        await etcd_takes(nodes["lost"])
+    for one in (nodes["kept"], env):
+        await etcd_takes(one)
+    told = {**nodes["sold"], "DYNAMOD_TCP_TLS_CRL": str(listed), "DYNAMOD_TCP_ADDRESS": "127.0.0.1"}
+    with pytest.raises(UserError, match="certificate revoked"):
+        TcpSettings.from_environment(told)
+    with pytest.raises(UserError, match="of another authority"):
+        secure.revoke([Path(Certificates(tmp_path).issue("foreign")[0])])
+    with pytest.raises(UserError, match="no secure servers were started"):
+        Secure(tmp_path).revoke([tmp_path / "kept" / "node.pem"])
 
 
 def test_the_authority_stays_and_is_never_written_over(tmp_path: Path) -> None:

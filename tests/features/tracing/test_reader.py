@@ -63,7 +63,9 @@ async def test_nothing_is_done_per_token(house: Any, serve: Any, until: Any) -> 
             otel_exporter_otlp_protocol="http/protobuf",
             otel_exporter_otlp_endpoint=collector.url,
         )
-        await ask(url, 4)
+        with Calls() as calls:  # its record is not among those that are counted
+            await ask(url, 4)
+            await until(lambda found=calls.found: found["TracingReader.take"])
         counts = []
         for tokens in (4, 200):
             with Calls() as calls:

@@ -63,6 +63,10 @@ async def test_a_cluster_without_a_secret_warns_once(env: Env, caplog: pytest.Lo
     assert await warnings(part(found=True), caplog) == 0, "servers of the same user on this machine"
     env.setenv(SECRET, OURS)
     assert await warnings(part(), caplog) == 0
+    env.setenv(MODE, "off")
+    assert await warnings(part(), caplog) == 1, "there is a secret, and nothing is signed"
+    assert "DYNAMOD_TRUST=off" in caplog.text
+    assert await warnings(part(cluster=False), caplog) == 0
 
 
 async def test_processes_hear_mode_and_keys(env: Env) -> None:

@@ -34,10 +34,11 @@ class Block:
 
 
 class Listening(NamedTuple):
-    """Where a backend listens, and what ends that."""
+    """Where a backend listens, and what ends that. `clear`: readers without TLS are served there, too."""
 
     address: str
     close: Callable[[], None]
+    clear: bool = False
 
 
 class Backend(Protocol):

@@ -33,7 +33,7 @@ async def read(
     is silent for `stall` seconds while a block is awaited is an error; it shows each second that it waits for the
     engine itself. Raises TransferError; all blocks before the fault have been given, and `first` continues after them.
     A caller that stops early closes the generator (`aclose`), which ends the connection.
-    `signing`: signs each connection. `tls`: nothing is read from other nodes in the clear.
+    `signing`: signs each connection. `tls`: nothing is read from other nodes in the clear, unless it accepts that.
     """
     end = await _connected(addresses, Hello(VERSION, session, layout, first), stall, signing, tls)
     try:
@@ -63,7 +63,7 @@ async def _connected(
             problems.append(f"{name}: {error or 'timed out'}")
     if tls is None and "tls" in addresses:
         problems.append(f"the source wants TLS: set {', '.join(PEER_TLS[:3])} for the daemon here")
-    elif tls is not None and "tls" not in addresses:
+    elif tls is not None and not tls.accept and "tls" not in addresses:
         problems.append(f"the source has no TLS: set {', '.join(PEER_TLS[:3])} for its daemon")
     raise TransferError("unreachable", "; ".join(problems) or "the source has no address that is known here")
 

@@ -25,7 +25,7 @@ class BlockServer:
     """Lets other processes read the sessions of this one. `folder`: private, for sockets; None: no shared memory.
 
     `signing`: judges readers by their signatures. `tls`: readers of other nodes show certificates, and nothing else
-    leaves the node.
+    leaves the node unless `tls` accepts it.
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class BlockServer:
         `port`: the one for TCP; 0: a free one. Raises OSError when none works, or TCP does not at the port that it has.
         """
         problems = []
-        for name, backend in backends(self._tls):
+        for name, backend in backends(self._tls, self._spawn):
+            if name in self._addresses:
+                continue
             try:
                 listening = await backend.listen(self._source, host, self._folder, port)
             except OSError as error:
@@ -59,7 +61,7 @@ class BlockServer:
                 log.warning("blocks are not offered over %s: %s", name, error)
                 continue
             if listening is not None:
-                self._addresses[name] = listening.address
+                self._addresses |= dict.fromkeys((name, "tcp") if listening.clear else (name,), listening.address)
                 self._closers.append(listening.close)
         if not self._addresses:
             raise OSError("; ".join(problems))

@@ -1,7 +1,9 @@
 """Blocks over TLS: certificates of both ends, good ones and each kind of bad one."""
 
 import asyncio
+import dataclasses
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +19,7 @@ from dynamod.message.errors import UserError
 from dynamod.transport.signing import Signing
 from dynamod.transport.tls import PeerTls
 from tests.certificates import Certificates
+from tests.ports import free_port
 
 from .places import LAYOUT, Source, collect, peer_tls, some_blocks, tls_of, until
 
@@ -149,17 +152,66 @@ def test_variables_are_all_set_or_none(tmp_path: Path) -> None:
         PeerTls.from_environment({**every, "DYN_TCP_TLS_KEY_PATH": other})
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+async def test_a_source_that_accepts_both_serves_readers_with_and_without(fixed: bool, tmp_path: Path) -> None:
+    ours = Certificates(tmp_path)
+    port = free_port() if fixed else 0
+    async with Other(ours.issue("a"), ours, accept=True, port=port) as source:
+        addresses = source.server.addresses
+        assert list(addresses) == ["tls", "tcp"]
+        assert addresses["tls"] == addresses["tcp"], "at one port"
+        session = source.source.sessions.open()
+        old = read({"tcp": addresses["tcp"]}, session.id, LAYOUT, 0)
+        session.put(BLOCKS[0].name, BLOCKS[0].data)
+        assert await anext(old) == BLOCKS[0]
+        cert, key = map(Path, ours.issue("b"))
+        ways = []
+        for reader in (PeerTls(Path(ours.ca), cert, key), PeerTls(Path(ours.ca), cert, key, accept=True), None):
+            known = source.server._ends.copy()
+            blocks = read(addresses, source.source.filled(BLOCKS).id, LAYOUT, 0, tls=reader)
+            assert await anext(blocks) == BLOCKS[0]
+            (end,) = source.server._ends - known
+            ways.append(end.transport.get_extra_info("sslcontext") is not None)  # type: ignore[union-attr]
+            assert await collect(blocks) == BLOCKS[1:]
+        assert ways == [True, True, False]
+        for block in BLOCKS[1:]:
+            session.put(block.name, block.data)
+        session.finish()
+        assert await collect(old) == BLOCKS[1:], "nobody was cut"
+
+
+async def test_a_reader_that_accepts_both_reads_from_a_source_in_the_clear() -> None:
+    async with Source(None) as source:
+        accepting = dataclasses.replace(peer_tls(), accept=True)
+        clear = {"tcp": source.server.addresses["tcp"]}
+        assert await collect(read(clear, source.filled(BLOCKS).id, LAYOUT, 0, tls=accepting)) == BLOCKS
+
+
+async def test_revoked_certificates_of_either_end_are_refused_at_once(tmp_path: Path) -> None:
+    ours = Certificates(tmp_path)
+    good, lost = ours.issue("good"), ours.issue("lost")
+    for served, reader in ((good, lost), (lost, good)):
+        cert, key = map(Path, reader)
+        listed = ours.revoke(age=timedelta(minutes=2))
+        tls = PeerTls(Path(ours.ca), cert, key, revoked=listed)
+        async with Other(served, ours, revoked=listed) as source:
+            assert await source.read(tls) == BLOCKS
+            ours.revoke(lost[0], age=timedelta(minutes=1))
+            told = await source.refused(tls)
+            assert served is good or ("revoked" in told and "DYNAMOD_TCP_TLS_CRL" in told), told
+
+
 class Other:
     """A source with a certificate of its own."""
 
-    def __init__(self, files: tuple[str, str], ours: Certificates) -> None:
-        self.source = Source(None)
-        tls = PeerTls(Path(ours.ca), *map(Path, files))
+    def __init__(self, files: tuple[str, str], ours: Certificates, *, port: int = 0, **options: Any) -> None:
+        self.source, self.port = Source(None), port
+        tls = PeerTls(Path(ours.ca), *map(Path, files), **options)
         self.server = BlockServer(self.source.sessions, self.source.spawn, None, tls=tls)
 
     async def __aenter__(self) -> Self:
         await self.source.__aenter__()
-        await self.server.start("127.0.0.1")
+        await self.server.start("127.0.0.1", self.port)
         return self
 
     async def __aexit__(self, *error: object) -> None:
