@@ -3,6 +3,7 @@
 import base64
 import copy
 import http.client
+import os
 import re
 import threading
 import time
@@ -162,7 +163,7 @@ class Cluster:
             connection.close()
 
 
-TEXTS = [f"story {number}" for number in range(64)]
+TEXTS = [f"story {number}" for number in range(int(os.environ.get("DYNAMOD_TEST_STREAMS", "64")))]
 
 
 def alone(cluster: Cluster) -> list[str]:

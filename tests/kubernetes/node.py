@@ -297,7 +297,8 @@ class Node:
 
     def begin(self) -> None:
         """Register, and run pods from now on."""
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}
+        labels = {"kubernetes.io/hostname": self.name}  # by which the scheduler spreads pods
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name, "labels": labels}}
         self.client.call("POST", "/api/v1/nodes", node)
         self._say_ready()
         self._thread.start()

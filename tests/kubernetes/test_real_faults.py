@@ -23,22 +23,11 @@ def condition(cluster: Cluster, node: Node) -> str:
     return next(str(one["status"]) for one in found if one["type"] == "Ready")
 
 
-def spread(cluster: Cluster) -> None:
-    """Have workers on both nodes, wherever the scheduler has put them after other tests."""
-    for node, other in (cluster.nodes, cluster.nodes[::-1]):
-        if not any("-worker-" in pod.name for pod in node.pods.values()):
-            cluster.kubectl("cordon", other.name)
-            cluster.kubectl("delete", "pod", "demo-dynamod-worker-3", "--wait=false")
-            until(lambda: any("-worker-" in pod.name for pod in node.pods.values()), START)  # noqa: B023
-            cluster.kubectl("uncordon", other.name)
-    cluster.settled()
-
-
 def test_a_node_that_is_cut_off_is_not_missed_and_comes_back(cluster: Cluster) -> None:
-    spread(cluster)
     wanted = alone(cluster)
     fronts, workers = cluster.ready("frontend"), cluster.ready("worker")
     names = {node.name: {pod.name for pod in node.pods.values()} for node in cluster.nodes}
+    assert all(pods & workers.keys() for pods in names.values()), "both nodes have workers"
     stays = next(node for node in cluster.nodes if names[node.name] & fronts.keys())
     (lost,) = [node for node in cluster.nodes if node is not stays]
     front = next(address for name, address in fronts.items() if name in names[stays.name])
