@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,19 @@ def programs() -> Path:
     if not os.environ.get(FOLDER) or not (folder / "kube-apiserver").exists():
         pytest.skip(f"{FOLDER} names no folder with kube-apiserver, kubectl and etcd: tests/kubernetes/run_real.sh")
     return folder
+
+
+NODE_GRACE = 10
+"""Seconds without a heartbeat after which the controller calls a node unreachable; 50 by default."""
+
+
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["ResponseStarted", "ResponseComplete", "Panic"],
+    "rules": [{"level": "Metadata", "userGroups": [f"system:serviceaccounts:{NAMESPACE}"]}, {"level": "None"}],
+}
+"""What the server writes down: the requests of our pods, as they come."""
 
 
 class ControlPlane:
@@ -45,6 +59,7 @@ class ControlPlane:
         """Both, and wait until the server is ready."""
         self._run("etcd", *self._etcd())
         (self.folder / "tokens.csv").write_text(f'{ADMIN},admin,admin,"system:masters"\n')
+        (self.folder / "audit.json").write_text(json.dumps(AUDIT))
         key = self.folder / "sa.key"
         if not key.exists():
             subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
@@ -59,6 +74,8 @@ class ControlPlane:
             "cert-dir": str(self.folder / "tls"),
             "token-auth-file": str(self.folder / "tokens.csv"),
             "authorization-mode": "RBAC",
+            "audit-policy-file": str(self.folder / "audit.json"),
+            "audit-log-path": str(self.folder / "audit.log"),
             "service-account-issuer": self.url,
             "service-account-key-file": str(key),
             "service-account-signing-key-file": str(key),
@@ -91,8 +108,17 @@ class ControlPlane:
             f"--service-account-private-key-file={self.folder / 'sa.key'}",
             f"--root-ca-file={self.ca}",
             "--node-monitor-period=1s",
+            f"--node-monitor-grace-period={NODE_GRACE}s",
         )
         self._run("kube-scheduler", *common, f"--secure-port={free_port()}")
+
+    def go_away(self) -> None:
+        """The API server stops, and with it the controllers, which end when they cannot renew their lease."""
+        self.stop("kube-controller-manager", "kube-scheduler", "kube-apiserver")
+
+    def come_back(self) -> None:
+        self.start_api()
+        self.start_controllers()
 
     def stop(self, *names: str) -> None:
         for name in names or list(self.processes):
@@ -113,6 +139,16 @@ class ControlPlane:
         done = subprocess.run([*command, *words], input=given, capture_output=True, timeout=60, check=False)
         assert not check or done.returncode == 0, done.stderr.decode()
         return done
+
+    def requests(self, since: float) -> list[tuple[float, str, str]]:
+        """Seconds since the epoch, verb and kind of what pods have asked for."""
+        found = []
+        for line in (self.folder / "audit.log").read_text().splitlines():
+            one = json.loads(line)
+            at = datetime.fromisoformat(one["requestReceivedTimestamp"]).timestamp()
+            if at >= since:
+                found.append((at, str(one["verb"]), str(one["objectRef"]["resource"])))
+        return found
 
     def get(self, path: str) -> Any:
         return json.loads(self.kubectl("get", "--raw", path).stdout)

@@ -5,6 +5,7 @@ users and limits are left out: the container's command runs from this checkout. 
 """
 
 import base64
+import itertools
 import json
 import os
 import shutil
@@ -23,6 +24,8 @@ from .control_plane import ADMIN, ControlPlane
 
 ROOT = Path(__file__).parents[2]
 MERGE = "application/merge-patch+json"
+HEARTBEAT = 2.0
+"""Seconds between renewals of the node's lease; see `control_plane.NODE_GRACE`."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
@@ -59,15 +62,14 @@ class Network:
         self._tag = f"dk{os.getpid() % 100000}"
         self.prefix = f"10.244.{os.getpid() % 250 + 1}"
         self.address = f"{self.prefix}.1"
-        self._next = 1
+        self._numbers = itertools.count(2)
         ip("link", "add", self._tag, "type", "bridge")
         ip("addr", "add", f"{self.address}/24", "dev", self._tag)
         ip("link", "set", self._tag, "up")
 
     def add(self) -> tuple[str, str]:
         """The name and the address of a new namespace."""
-        self._next += 1
-        number = self._next
+        number = next(self._numbers)  # also for threads of two nodes
         name, address = f"{self._tag}-{number}", f"{self.prefix}.{number}"
         ip("netns", "add", name)
         ip("link", "add", f"{name}v", "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -76,6 +78,13 @@ class Network:
         ip("-n", name, "link", "set", "eth0", "up")
         ip("-n", name, "link", "set", "lo", "up")
         return name, address
+
+    def cut(self, name: str) -> None:
+        """Nothing goes in and out, and nobody is told."""
+        ip("link", "set", f"{name}v", "nomaster", check=False)
+
+    def heal(self, name: str) -> None:
+        ip("link", "set", f"{name}v", "master", self._tag, check=False)
 
     def remove(self, name: str) -> None:
         ip("netns", "del", name, check=False)
@@ -132,7 +141,7 @@ class PodRuntime:
                 )
             self.started, self.ready = False, False
             self._due, self._failed = {}, {}
-            self._tell()
+            self.tell()
             self._follow(self._process)
             self.kill()
             self._process.wait()
@@ -140,7 +149,7 @@ class PodRuntime:
                 break
             self.restarts += 1
             self.ready = False
-            self._tell()
+            self.tell()
             time.sleep(0.5)
         path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
         if not self.node.ended.is_set():
@@ -159,8 +168,8 @@ class PodRuntime:
                 return
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
                 probe = self.container.get(kind)
-                if probe is None or (kind == "startupProbe") == self.started:
-                    continue
+                if probe is None or (kind == "startupProbe") == self.started or self.node.cut_off:
+                    continue  # our probes come from outside of the node, those of a kubelet would reach the pod
                 if time.monotonic() >= self._due.get(kind, 0.0) and not self._probed(kind, probe):
                     return
             time.sleep(0.1)
@@ -184,10 +193,11 @@ class PodRuntime:
         elif kind == "readinessProbe":
             self.ready = well or (self.ready and not over)
         if self.ready != before:
-            self._tell()
+            self.tell()
         return not over or kind == "readinessProbe"
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Write the status."""
         ready = "True" if self.ready and self.leaving is None else "False"
         kinds = {"PodScheduled": "True", "Initialized": "True", "ContainersReady": ready, "Ready": ready}
         container = {
@@ -281,18 +291,35 @@ class Node:
         self.client, self.ended = Client(plane), threading.Event()
         self.pods: dict[str, PodRuntime] = {}
         self.errors: list[str] = []
+        self.cut_off = False
         self._numbers = iter(range(10**6))
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def begin(self) -> None:
         """Register, and run pods from now on."""
-        amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi"}
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}
+        labels = {"kubernetes.io/hostname": self.name}  # by which the scheduler spreads pods
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name, "labels": labels}}
         self.client.call("POST", "/api/v1/nodes", node)
+        self._say_ready()
+        self._thread.start()
+
+    def cut(self) -> None:
+        """The machine has no network any more; its processes go on."""
+        self.cut_off = True
+        for pod in list(self.pods.values()):
+            self.network.cut(pod.netns)
+
+    def heal(self) -> None:
+        """The network is back."""
+        for pod in list(self.pods.values()):
+            self.network.heal(pod.netns)
+        self.cut_off = False
+
+    def _say_ready(self) -> None:
+        amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi"}
         condition = {"type": "Ready", "status": "True", "reason": "Test", "message": "", "lastTransitionTime": now()}
         status = {"capacity": amounts, "allocatable": amounts, "conditions": [condition | {"lastHeartbeatTime": now()}]}
         self.client.call("PATCH", f"/api/v1/nodes/{self.name}/status", {"status": status}, MERGE)
-        self._thread.start()
 
     def end(self) -> None:
         self.ended.set()
@@ -300,14 +327,12 @@ class Node:
         for pod in self.pods.values():
             pod.join()
 
-    def pod(self, name: str) -> PodRuntime:
-        """The pod of this name that runs."""
-        return next(one for one in self.pods.values() if one.name == name and one.leaving is None)
-
     def quietly(self, method: str, path: str, body: Any, form: str = "application/json") -> None:
-        """A write whose object may have gone, or whose server is away for a moment."""
-        for _ in range(20):
+        """A write whose object may have gone, or whose server is away."""
+        while not self.ended.is_set():
             try:
+                if self.cut_off:
+                    raise OSError("no network")
                 self.client.call(method, path, body, form)
                 return
             except urllib.error.HTTPError as error:
@@ -320,9 +345,13 @@ class Node:
     def _run(self) -> None:
         renewed = 0.0
         while not self.ended.is_set():
+            if self.cut_off:
+                time.sleep(0.2)
+                continue
             try:
-                if time.monotonic() > renewed + 5:
+                if time.monotonic() > renewed + HEARTBEAT:
                     self._renew()
+                    self._say_ready()
                     renewed = time.monotonic()
                 self._look(self.client.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.name}")["items"])
             except OSError as error:
@@ -341,11 +370,21 @@ class Node:
     def _look(self, found: list[Any]) -> None:
         there = {one["metadata"]["uid"]: one for one in found}
         for uid, pod in there.items():
-            if uid not in self.pods and "deletionTimestamp" not in pod["metadata"]:
+            runs, deleted = self.pods.get(uid), "deletionTimestamp" in pod["metadata"]
+            if runs is None and not deleted:
                 self.pods[uid] = made = PodRuntime(self, pod, next(self._numbers))
                 made.begin()
-            elif uid in self.pods and self.pods[uid].leaving is None and "deletionTimestamp" in pod["metadata"]:
-                self.pods[uid].leaving = float(pod["metadata"].get("deletionGracePeriodSeconds", 30))
+            elif runs is not None and runs.leaving is None:
+                if deleted:
+                    runs.leaving = float(pod["metadata"].get("deletionGracePeriodSeconds", 30))
+                elif runs.ready and _unready(pod):
+                    runs.tell()  # the controller has called the pods of this node unready
         for uid in [uid for uid in self.pods if uid not in there]:
             gone = self.pods.pop(uid)
             gone.leaving = 0.0  # deleted by force: the process goes, too
+
+
+def _unready(pod: Any) -> bool:
+    """What the API server has of a pod."""
+    conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", ())}
+    return conditions.get("Ready") == "False"

@@ -49,5 +49,10 @@ if [ ! -x "$folder/bin/hadolint" ]; then
   ln -sf ../lint/bin/hadolint "$folder/bin/hadolint"
 fi
 
+if [ ! -d "$folder/debian" ] && [ "$(id -u)" = 0 ] && command -v debootstrap > /dev/null; then # for the steps of the image
+  packages="python3,python3-venv,python-is-python3,ca-certificates"
+  debootstrap --variant=minbase --include="$packages" bookworm "$folder/debian.new" && mv "$folder/debian.new" "$folder/debian"
+fi
+
 cd "$here"
 DYNAMOD_TEST_KUBERNETES="$folder/bin" uv run --no-sync pytest -m heavy -n 0 -o timeout=3600 tests/kubernetes "$@"

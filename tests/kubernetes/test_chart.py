@@ -27,8 +27,8 @@ def helm() -> str:
     return found
 
 
-def rendered(*values: str, namespace: str = "ns") -> tuple[int, str, str]:
-    words = [helm(), "template", "demo", str(CHART), "--kube-version=1.36.0", f"--namespace={namespace}"]
+def rendered(*values: str, namespace: str = "ns", release: str = "demo") -> tuple[int, str, str]:
+    words = [helm(), "template", release, str(CHART), "--kube-version=1.36.0", f"--namespace={namespace}"]
     words += [word for value in values for word in ("--set", value)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout, done.stderr
@@ -91,6 +91,64 @@ def test_pods_of_a_deployment_tell_their_work() -> None:
     assert "serviceName" not in spec
 
 
+BROKERS = (
+    *(
+        "security.secretName=shared",
+        "discovery=etcd",
+        "etcd.endpoints=https://example.org:2379",
+        "etcd.authSecretName=user",
+    ),
+    *("etcd.tlsSecretName=of-etcd", "requests=nats", "nats.server=tls://nats:4222", "nats.tlsSecretName=of-nats"),
+)
+
+
+def test_etcd_and_nats_are_the_other_choice() -> None:
+    """Pods then ask the API server for nothing, so there is no role."""
+    found = objects(*BROKERS)
+    assert not [kind for kind, _ in found if kind.startswith("Role")]
+    for kind, name in (("Deployment", "demo-dynamod-frontend"), ("StatefulSet", "demo-dynamod-worker")):
+        pod = found[kind, name]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        env = {one["name"]: one.get("value", "") for one in container["env"]}
+        assert env["DYNAMOD_DISCOVERY"] == "etcd"
+        assert (env["ETCD_ENDPOINTS"], env["NATS_SERVER"]) == ("https://example.org:2379", "tls://nats:4222")
+        assert {"ETCD_AUTH_USERNAME", "ETCD_AUTH_PASSWORD", "DYNAMOD_CLUSTER_SECRET"} <= env.keys()
+        assert not [one for one in env if one.startswith(("DYNAMOD_TCP", "NATS_AUTH"))]
+        mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        assert env["ETCD_AUTH_CA"] == mounts["etcd"] + "/ca.crt"
+        assert env["NATS_TLS_KEY"] == mounts["nats"] + "/tls.key"
+        secrets = {one["name"]: one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one}
+        assert secrets == {"etcd": "of-etcd", "nats": "of-nats"}
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "role"),
+    [
+        ("discovery=etcd,etcd.endpoints=e:2379", {"ETCD_ENDPOINTS", "DYNAMOD_TCP_ADDRESS"}, False),
+        ("requests=nats,nats.server=nats://n:4222", {"NATS_SERVER", "DYNAMOD_KUBERNETES_GRAPH"}, True),
+        (
+            "discovery=etcd,etcd.endpoints=e:2379,workers.Worker.kind=Deployment",
+            {"DYNAMOD_KUBERNETES_COST"},
+            True,
+        ),
+    ],
+)
+def test_discovery_and_requests_are_chosen_apart(values: str, names: set[str], role: bool) -> None:
+    found = objects("security.secretName=shared", "env[0].name=OWN", "env[0].value=1", *values.split(","))
+    worker = next(one for (_, name), one in found.items() if name == "demo-dynamod-worker")
+    (container,) = worker["spec"]["template"]["spec"]["containers"]
+    assert names | {"OWN"} <= {one["name"] for one in container["env"]}
+    assert bool([kind for kind, _ in found if kind == "Role"]) == role
+
+
+def test_pods_of_a_deployment_reach_each_other_at_all_ports() -> None:
+    """KV blocks and the sockets of engines are at ports that the engine chooses."""
+    (policy,) = [one for (kind, _), one in objects(*ALL).items() if kind == "NetworkPolicy"]
+    own, others = policy["spec"]["ingress"]
+    assert own == {"from": [{"podSelector": {"matchLabels": {"dynamod.dev/graph": "demo-dynamod"}}}]}
+    assert [one["port"] for one in others["ports"]] == [8000, 9090]
+
+
 def test_labels_of_services_reach_the_slices_that_discovery_reads() -> None:
     found = objects(*ALL)
     services = [one for (kind, _), one in found.items() if kind == "Service"]
@@ -106,12 +164,19 @@ def test_labels_of_services_reach_the_slices_that_discovery_reads() -> None:
     [
         ("drainSeconds=60", "set secretName or tlsSecretName"),
         ("drainSeconds=0", "/drainSeconds"),
+        ("discovery=consul", "at '/discovery': value must be one of 'kubernetes', 'etcd'"),
+        ("security.allowNone=true,discovery=etcd", "etcd.endpoints: discovery is etcd, so name the members"),
+        ("security.allowNone=true,requests=nats", "nats.server: requests is nats, so name the server"),
+        (
+            "security.tlsSecretName=pair,requests=nats,nats.server=nats://n:4222",
+            "security.secretName: requests over NATS are signed with it",
+        ),
         ("workers.Worker.gpu=1", "additional properties 'gpu' not allowed"),
         ("workers.Worker.endpoint=http", "/workers/Worker/endpoint"),
     ],
 )
 def test_wrong_values_name_the_key(value: str, says: str) -> None:
-    code, _, err = rendered(value)
+    code, _, err = rendered(*value.split(","))
     assert code != 0
     assert says in err
 

@@ -9,11 +9,11 @@ import yaml
 
 from tests.features.kubernetes.fake_api import endpoint_slice
 
+from .cluster import GRAPH
 from .control_plane import NAMESPACE, ControlPlane
 from .test_chart import ALL, CHART, rendered
 
 pytestmark = pytest.mark.heavy
-GRAPH = "demo-dynamod"
 EXAMPLE = CHART.parents[2] / "examples/kubernetes/disagg.yaml"
 NOT_THERE = {"ServiceMonitor", "PodMonitor"}
 """Kinds of an operator that is not installed."""

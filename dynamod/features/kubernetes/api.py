@@ -18,7 +18,8 @@ CALL = 10.0
 WATCH = 240
 """Seconds after which the API server ends a watch; up to a quarter more, so that watches do not end together."""
 SILENT = 150.0
-"""Seconds without a byte after which a watch is begun again; a server sends a bookmark about each minute."""
+"""Seconds without a byte after which a watch is begun again; up to a quarter more, too. A server sends a bookmark about
+each minute."""
 MANAGER = "dynamod"
 """The owner of the fields of what is applied."""
 
@@ -39,8 +40,12 @@ class ApiInvalid(DynamodError):
     """The API server does not take this content, now or later."""
 
 
+OPENED, BOOKMARK = "OPENED", "BOOKMARK"
+"""Types of changes that name no resource; the first one is ours: the server has begun the watch."""
+
+
 class Change(NamedTuple):
-    """A line of a watch. `value` None: only the version is news."""
+    """A line of a watch. `value` None: the resource is gone, or only the version is news."""
 
     type: str
     name: str
@@ -94,18 +99,18 @@ class Api:
         await self._call("delete", "DELETE", kind, name)
 
     async def changes(self, kind: Kind, since: str) -> AsyncGenerator[Change, None]:
-        """The changes after a version, bookmarks too, until the server ends the watch. Raises ApiAway, ApiGone."""
+        """The changes after a version, OPENED first, until the server ends the watch. Raises ApiAway, ApiGone."""
         import aiohttp
 
-        seconds = int(WATCH * (1 + self._jitter() / 4))
+        longer = 1 + self._jitter() / 4
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(seconds),
+            "timeoutSeconds": str(int(WATCH * longer)),
             "resourceVersion": since,
             "labelSelector": self._selector,
         }
-        timeout = aiohttp.ClientTimeout(sock_connect=CALL, sock_read=SILENT)
+        timeout = aiohttp.ClientTimeout(sock_connect=CALL, sock_read=SILENT * longer)
         url = self._settings.url + kind.path(self._settings.namespace)
         assert self._session is not None
         try:
@@ -114,6 +119,7 @@ class Api:
             ) as answer:
                 if answer.status != 200:
                     raise self._error("watch", kind, "", answer.status, await answer.read())
+                yield Change(OPENED, "", since, None)
                 rest = b""
                 async for part in answer.content.iter_any():
                     *lines, rest = (rest + part).split(b"\n")

@@ -15,7 +15,7 @@ from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.control import Ping
 from dynamod.message.errors import DynamodError
 
-from .api import Api, ApiGone, ApiInvalid, ApiRefused
+from .api import BOOKMARK, OPENED, Api, ApiGone, ApiInvalid, ApiRefused
 from .peers import Peers
 from .resources import INSTANCES, SLICES, Held, Kind, own_resource
 from .settings import KubernetesSettings
@@ -26,8 +26,13 @@ RETRY, RETRY_AT_MOST = 0.5, 15.0
 """Seconds between attempts, growing; each between a half and one and a half of it."""
 REFUSED = 15.0
 """Seconds between attempts after a refusal."""
-RELIST = 2.0
-"""Seconds within which pods list again when the API server has dropped the history of all their watches."""
+RELIST, RELIST_EACH, RELIST_AT_MOST = 2.0, 0.02, 30.0
+"""Seconds within which pods list again when the API server has dropped the history of all their watches.
+
+`RELIST_EACH` per pod of the graph, so that lists of a large fleet are as far apart as those of a small one.
+"""
+BRIEF = 1.0
+"""Seconds below which a watch that the server ends counts as an attempt that failed."""
 MERGE = 0.02
 """Seconds within which changes of this node are written together."""
 SAY, SAY_AT_MOST = 5.0, 300.0
@@ -105,7 +110,7 @@ class KubernetesBridge(Actor):
         random = self.context.random
         async with Api(self._settings, self._settings.graph, random.random) as api:
             parts: dict[str, Callable[[Api], Coroutine[Any, Any, None]]] = {
-                "instances": lambda api: self._follow(api, INSTANCES, self._peers.instances, self._instance),
+                "instances": lambda api: self._follow(api, INSTANCES, self._instances, self._instance),
                 "slices": lambda api: self._follow(api, SLICES, self._peers.slices, self._peers.slice),
                 "own": self._publish,
             }
@@ -115,6 +120,12 @@ class KubernetesBridge(Actor):
             finally:
                 for task in tasks:
                     task.cancel()
+
+    def _instances(self, found: dict[str, Any]) -> None:
+        own = found.get(self._settings.pod)
+        if self._written and (own is None or own.get("spec") != self._content()["spec"]):
+            self._wake.set()  # the store has gone back to what it had before
+        self._peers.instances(found)
 
     def _instance(self, name: str, value: Any) -> None:
         if name == self._settings.pod and value is None:
@@ -126,26 +137,31 @@ class KubernetesBridge(Actor):
     ) -> None:
         version, tries = "", 0
         while True:
+            begun = self.context.now()
             try:
                 if not version:
                     found, version = await api.all(kind)
                     every(found)
-                self._well(kind)
                 async with contextlib.aclosing(api.changes(kind, version)) as changes:
                     async for change in changes:
-                        if change.type != "BOOKMARK":
+                        if change.type == OPENED:
+                            self._well(kind)
+                            continue
+                        if change.type != BOOKMARK:
                             one(change.name, change.value)
                         version, tries = change.version or version, 0
             except ApiGone:
                 version = ""
-                await asyncio.sleep(RELIST * self.context.random.random())
+                within = min(RELIST_EACH * self._peers.statistics()["pods"], RELIST_AT_MOST)
+                await asyncio.sleep(max(RELIST, within) * self.context.random.random())
             except DynamodError as error:
                 tries += 1
                 self._wrong(kind.plural, error)
                 self._joined.discard(kind)
                 await self._pause_after(error, tries)
-            else:
-                await asyncio.sleep(RETRY * self.context.random.random())  # the server has ended the watch, as asked
+            else:  # the server has ended the watch, as asked, or at once, as proxies may do
+                tries = tries + 1 if self.context.now() < begun + BRIEF else 0
+                await self._pause_after(None, tries)
 
     async def _publish(self, api: Api) -> None:
         tries = 0
@@ -153,15 +169,8 @@ class KubernetesBridge(Actor):
             await self._wake.wait()
             await asyncio.sleep(MERGE)
             self._wake.clear()
-            keys = {
-                key: value.decode(errors="replace")
-                for key, value, _ in self._registry.own_items()
-                if key.startswith(SHARED)
-            }
-            settings = self._settings
-            content = own_resource(settings.pod, settings.uid, settings.graph, Held(keys, self._node))
             try:
-                await api.apply(INSTANCES, settings.pod, content)
+                await api.apply(INSTANCES, self._settings.pod, self._content())
             except ApiInvalid as error:
                 log.error("Kubernetes: what this pod says of itself is not taken: %s", error)
                 self._errors["own"] = str(error)
@@ -174,8 +183,17 @@ class KubernetesBridge(Actor):
                 tries, self._written = 0, True
                 self._errors.pop("own", None)
 
-    async def _pause_after(self, error: DynamodError, tries: int) -> None:
-        pause = REFUSED if isinstance(error, ApiRefused) else min(RETRY * 1.6 ** min(tries - 1, 20), RETRY_AT_MOST)
+    def _content(self) -> dict[str, Any]:
+        """The resource of this pod as it is to be."""
+        own = self._registry.own_items()
+        keys = {key: value.decode(errors="replace") for key, value, _ in own if key.startswith(SHARED)}
+        settings = self._settings
+        return own_resource(settings.pod, settings.uid, settings.graph, Held(keys, self._node))
+
+    async def _pause_after(self, error: DynamodError | None, tries: int) -> None:
+        pause = (
+            REFUSED if isinstance(error, ApiRefused) else min(RETRY * 1.6 ** min(max(tries - 1, 0), 20), RETRY_AT_MOST)
+        )
         await asyncio.sleep(pause * self.context.random.uniform(0.5, 1.5))
 
     def _well(self, kind: Kind) -> None:

@@ -131,11 +131,11 @@ def all_pods(settings: ManifestSettings) -> Object:
 
 
 def network(settings: ManifestSettings, port: int | None) -> Object:
-    """Requests between pods come from pods of the deployment only."""
+    """Requests and KV blocks come from pods of the deployment only, at any port: engines choose theirs."""
     own = {"podSelector": {"matchLabels": selector(settings)}}
     open_to_all = [{"protocol": "TCP", "port": one} for one in (port, PROBES) if one is not None]
     ingress = [
-        {"from": [own], "ports": [{"protocol": "TCP", "port": FIRST, "endPort": LAST}]},
+        {"from": [own]},
         {"ports": open_to_all},
     ]
     spec = {"podSelector": {"matchLabels": selector(settings)}, "policyTypes": ["Ingress"], "ingress": ingress}

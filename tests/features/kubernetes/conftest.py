@@ -44,6 +44,19 @@ class Pod:
         return [key for key, _ in self.registry.items()]
 
 
+def pod_of(url: str, account: Path, name: str) -> Pod:
+    """A pod of the graph `g`."""
+    environ = {
+        "DYNAMOD_KUBERNETES_URL": url,
+        "DYNAMOD_KUBERNETES_ACCOUNT": str(account),
+        "POD_NAME": name,
+        "POD_NAMESPACE": "ns",
+        "POD_UID": f"uid-{name}",
+        "DYNAMOD_KUBERNETES_GRAPH": "g",
+    }
+    return Pod(KubernetesSettings.from_environment(environ))
+
+
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeApi]:
     fake = FakeApi()
@@ -58,15 +71,7 @@ async def pods(fake: FakeApi, tmp_path: Path) -> AsyncIterator[Callable[[str], P
     (tmp_path / "token").write_text("secret\n")
 
     def make(name: str) -> Pod:
-        environ = {
-            "DYNAMOD_KUBERNETES_URL": fake.url,
-            "DYNAMOD_KUBERNETES_ACCOUNT": str(tmp_path),
-            "POD_NAME": name,
-            "POD_NAMESPACE": "ns",
-            "POD_UID": f"uid-{name}",
-            "DYNAMOD_KUBERNETES_GRAPH": "g",
-        }
-        made.append(Pod(KubernetesSettings.from_environment(environ)))
+        made.append(pod_of(fake.url, tmp_path, name))
         return made[-1]
 
     yield make

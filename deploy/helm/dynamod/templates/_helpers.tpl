@@ -25,9 +25,28 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
 - {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
 - {name: DYNAMOD_NODE, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+{{- if eq .root.Values.requests "tcp" }}
 - {name: DYNAMOD_TCP_ADDRESS, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
 - {name: DYNAMOD_TCP_PORTS, value: "{{ .root.Values.ports.firstRequest }}-{{ .root.Values.ports.lastRequest }}"}
-- {name: DYNAMOD_DISCOVERY, value: kubernetes}
+{{- else }}
+- {name: NATS_SERVER, value: {{ .root.Values.nats.server | quote }}}
+{{- include "dynamod.auth" (dict "name" "NATS_AUTH" "secret" .root.Values.nats.authSecretName) }}
+{{- if .root.Values.nats.tlsSecretName }}
+- {name: NATS_TLS_CA, value: /etc/dynamod/nats/ca.crt}
+- {name: NATS_TLS_CERT, value: /etc/dynamod/nats/tls.crt}
+- {name: NATS_TLS_KEY, value: /etc/dynamod/nats/tls.key}
+{{- end }}
+{{- end }}
+- {name: DYNAMOD_DISCOVERY, value: {{ .root.Values.discovery }}}
+{{- if eq .root.Values.discovery "etcd" }}
+- {name: ETCD_ENDPOINTS, value: {{ .root.Values.etcd.endpoints | quote }}}
+{{- include "dynamod.auth" (dict "name" "ETCD_AUTH" "secret" .root.Values.etcd.authSecretName) }}
+{{- if .root.Values.etcd.tlsSecretName }}
+- {name: ETCD_AUTH_CA, value: /etc/dynamod/etcd/ca.crt}
+- {name: ETCD_AUTH_CLIENT_CERT, value: /etc/dynamod/etcd/tls.crt}
+- {name: ETCD_AUTH_CLIENT_KEY, value: /etc/dynamod/etcd/tls.key}
+{{- end }}
+{{- end }}
 - {name: DYNAMOD_KUBERNETES_GRAPH, value: {{ include "dynamod.name" .root }}}
 - {name: DYN_SYSTEM_HOST, value: "0.0.0.0"}
 - {name: DYN_SYSTEM_PORT, value: "{{ .root.Values.ports.probes }}"}
@@ -44,8 +63,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .root.Values.cache.enabled }}
 - {name: HF_HOME, value: {{ .root.Values.cache.mountPath }}}
 {{- end }}
+{{- with .root.Values.env }}
+{{ toYaml . }}
+{{- end }}
 {{- with .env }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* User and password of a broker: (dict "name" PREFIX "secret" NAME) */ -}}
+{{- define "dynamod.auth" -}}
+{{- if .secret }}
+- {name: {{ .name }}_USERNAME, valueFrom: {secretKeyRef: {name: {{ .secret }}, key: username}}}
+- {name: {{ .name }}_PASSWORD, valueFrom: {secretKeyRef: {name: {{ .secret }}, key: password}}}
 {{- end }}
 {{- end -}}
 
@@ -54,6 +84,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - {name: home, mountPath: /home/dynamod}
 {{- if .Values.security.tlsSecretName }}
 - {name: tls, mountPath: /etc/dynamod/tls, readOnly: true}
+{{- end }}
+{{- if and (eq .Values.discovery "etcd") .Values.etcd.tlsSecretName }}
+- {name: etcd, mountPath: /etc/dynamod/etcd, readOnly: true}
+{{- end }}
+{{- if and (eq .Values.requests "nats") .Values.nats.tlsSecretName }}
+- {name: nats, mountPath: /etc/dynamod/nats, readOnly: true}
 {{- end }}
 {{- if .Values.cache.enabled }}
 - {name: cache, mountPath: {{ .Values.cache.mountPath }}}
@@ -65,6 +101,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - {name: home, emptyDir: {}}
 {{- if .Values.security.tlsSecretName }}
 - {name: tls, secret: {secretName: {{ .Values.security.tlsSecretName }}}}
+{{- end }}
+{{- if and (eq .Values.discovery "etcd") .Values.etcd.tlsSecretName }}
+- {name: etcd, secret: {secretName: {{ .Values.etcd.tlsSecretName }}}}
+{{- end }}
+{{- if and (eq .Values.requests "nats") .Values.nats.tlsSecretName }}
+- {name: nats, secret: {secretName: {{ .Values.nats.tlsSecretName }}}}
 {{- end }}
 {{- if .Values.cache.enabled }}
 - {name: cache, persistentVolumeClaim: {claimName: {{ .Values.cache.existingClaim | default (printf "%s-cache" (include "dynamod.name" .)) }}}}
@@ -91,5 +133,16 @@ readinessProbe:
 {{- define "dynamod.secure" -}}
 {{- if not (or .Values.security.secretName .Values.security.tlsSecretName .Values.security.allowNone) -}}
 {{- fail "security: set secretName or tlsSecretName, or allowNone: true where every pod of the network may send requests" -}}
+{{- end -}}
+{{- if eq .Values.requests "nats" -}}
+{{- if not .Values.nats.server -}}
+{{- fail "nats.server: requests is nats, so name the server, as in nats://nats:4222" -}}
+{{- end -}}
+{{- if not (or .Values.security.secretName .Values.security.allowNone) -}}
+{{- fail "security.secretName: requests over NATS are signed with it; tlsSecretName is for TCP between pods" -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .Values.discovery "etcd") (not .Values.etcd.endpoints) -}}
+{{- fail "etcd.endpoints: discovery is etcd, so name the members, as in etcd:2379" -}}
 {{- end -}}
 {{- end -}}
