@@ -29,9 +29,9 @@ WIDE = """[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWi
     .map((one) => one.getAttribute('aria-label'))"""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """One browser for all tests of a process."""
+    """One browser for all tests of a file. Playwright's loop runs as long: no asynchronous test could run meanwhile."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is missing: uv sync --group browser")
     program = shutil.which("chromium")
     if program is None:

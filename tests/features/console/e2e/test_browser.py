@@ -246,3 +246,39 @@ def test_a_planner_is_shown_and_paused(machine: Any, browse: Callable[..., Any])
     page.page.get_by_role("button", name="Resume").click()
     page.sees("p", "State active")
     assert [error for page in pages.values() for error in page.errors] == []
+
+
+def test_the_keyboard_is_enough(machine: Any, browse: Callable[..., Any]) -> None:
+    url = fleet(machine, ADMIN)
+    page = browse()
+    page.open(url)
+    press, focused = page.page.keyboard.press, "document.activeElement.textContent.trim() || document.activeElement.id"
+    press("Tab")
+    assert page.page.evaluate(focused) == "Skip to the content"
+    press("Enter")
+    assert page.page.evaluate("document.activeElement.id") == "main"
+    page.page.reload()
+    page.sees(".connection.live")
+    for name in ("Skip to the content", *PAGES[: PAGES.index("Workers") + 1]):
+        press("Tab")
+        assert page.page.evaluate(focused) == name
+    press("Enter")
+    page.sees("nav a[aria-current]", "Workers")
+    page.sees("td a", "Worker.0").focus()
+    press("Enter")
+    page.sees(".log", "echo_core")
+    page.page.get_by_role("button", name="Restart").focus()
+    before = {row["pid"] for row in machine.ps("Worker")}
+    press("Enter")
+    page.sees("dialog[open]")
+    press("Escape")
+    machine.until(lambda: page.page.locator("dialog[open]").count() == 0)
+    assert {row["pid"] for row in machine.ps("Worker")} == before, "it was cancelled"
+    press("Enter")
+    page.sees("dialog[open]")
+    press("Tab")
+    assert page.page.evaluate(focused) == "Restart"
+    press("Enter")
+    page.sees(".said", "done")
+    assert not {row["pid"] for row in machine.ps("Worker")} & before
+    assert page.errors == []
