@@ -59,7 +59,7 @@ def test_nothing_installs_the_package_of_somebody_else() -> None:
 def test_every_extra_of_an_engine_has_an_engine(project: dict[str, Any]) -> None:
     extras = project["project"]["optional-dependencies"]
     engines = {entry.extra for entry in ENGINES.values() if entry.extra}
-    assert engines | {"all", "arima", "demo", "infra", "nixl", "nvml", "otel", "tensorrt-llm"} == extras.keys()
+    assert engines | {"all", "arima", "demo", "infra", "nixl", "nvml", "otel", "tensorrt-llm", "trace"} == extras.keys()
     assert all(">=" in text for name in (*engines, "nixl") for text in extras[name])
     assert extras["tensorrt-llm"] == [f"{DISTRIBUTION}[trtllm]"]
 

@@ -40,6 +40,7 @@ os.register_at_fork(after_in_child=_random.clear)  # else two processes would gi
 _ERROR_TYPES = {404: "not_found", 429: "overload", 503: "overload", 529: "overload", 504: "response_timeout"}
 STATUS_ROUTES = (
     *("/", "/health", "/health/progress", "/live", "/metrics", "/openapi.json", "/docs", "/ping", "/version"),
+    "/favicon.ico",
 )
 """Routes that programs ask all the time: their requests are no news."""
 

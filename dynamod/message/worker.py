@@ -186,7 +186,7 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
 
     Answered by one delta with a vector for each input, in their order, packed (see `message.vectors`) and of unit
     length, or with one number each where the engine scores pairs. Either all of it has come or nothing, so that any
-    other instance may take the request.
+    other instance may take the request. `trace`: as in `Generate`.
     """
 
     request_id: str
@@ -194,6 +194,7 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     inputs: tuple[bytes, ...]
     mdc_sum: str = ""
     alone: bool = False
+    trace: dict[str, str] = {}
 
 
 class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):

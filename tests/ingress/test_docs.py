@@ -80,6 +80,7 @@ def test_only_the_script_and_the_style_of_the_page_are_run_and_they_ask_this_ser
         assert rules.pop(rule) == f"'sha256-{b64encode(sha256(inside.encode()).digest()).decode()}'"
         assert not re.search(r"innerHTML|insertAdjacent|document.write|eval\(|https?:", inside)
     assert rules.pop("connect-src") == "'self'"
+    assert rules.pop("img-src") == "'self'", "the icon"
     assert {*rules.values()} == {"'none'"}
 
 

@@ -39,7 +39,14 @@ def test_others_get_links(threaded: Any) -> None:
         assert answer.status in (200, 503), link
 
 
-@pytest.mark.parametrize("path", ["/", "/version", "/ping"])
+def test_browsers_find_an_icon(threaded: Any) -> None:
+    answer, body = ask(threaded, "GET", "/favicon.ico")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "image/svg+xml")
+    assert body.startswith(b"<svg ")
+    assert answer.headers["Content-Security-Policy"] == "default-src 'none'"
+
+
+@pytest.mark.parametrize("path", ["/", "/version", "/ping", "/favicon.ico"])
 def test_head_is_answered(threaded: Any, path: str) -> None:
     answer, body = ask(threaded, "HEAD", path)
     assert (answer.status, body) == (200, b"")

@@ -245,7 +245,7 @@ GROUPS = (
                 "`request_end,tool`",
                 "`request_end`, `request_payload`; turns the trace on",
             ),
-            Variable("DYN_REQUEST_TRACE_SINKS", "`file`", "where rows go: `file`, `stderr`, `nats`, `otel`"),
+            Variable("DYN_REQUEST_TRACE_SINKS", "`file`", "where rows go: `file`, `stderr`, `nats`, `otel`, `s3`"),
             Variable(
                 "DYN_REQUEST_TRACE_FILE_PATH",
                 "`/tmp/dynamo-request-trace`",
@@ -259,6 +259,15 @@ GROUPS = (
             Variable("DYN_REQUEST_TRACE_FILE_ROLL_LINES", "", "rows of a file"),
             Variable("DYN_REQUEST_TRACE_NATS_SUBJECT", "`dynamo.request_trace.v1`", "subject of the sink `nats`"),
             Variable("DYN_REQUEST_TRACE_OTEL_MAX_PAYLOAD_BYTES", "`4194304`", "bytes of a row of the sink `otel`"),
+            Variable("DYN_REQUEST_TRACE_S3_BUCKET", "", "bucket of the sink `s3`"),
+            Variable("DYN_REQUEST_TRACE_S3_REGION", "`AWS_REGION`", "region of the bucket"),
+            Variable("DYN_REQUEST_TRACE_S3_PREFIX", "", "what the names of objects begin with"),
+            Variable(
+                "DYN_REQUEST_TRACE_S3_ROLL_UNCOMPRESSED_BYTES",
+                "`67108864`",
+                "bytes of rows, before packing, of the largest object",
+            ),
+            Variable("DYN_REQUEST_TRACE_S3_FLUSH_INTERVAL_MS", "`10000`", "milliseconds for which rows are gathered"),
             Variable("DYN_REQUEST_TRACE_TOOL_EVENTS_ZMQ_ENDPOINT", "", "where events of tools are taken"),
             Variable(
                 "DYN_REQUEST_TRACE_TOOL_EVENTS_ZMQ_TOPIC", "", "first frame of events that are taken; default: any"

@@ -148,7 +148,7 @@ class AdapterEngine(Engine[Generate]):
 
     async def _embed(self, request: Embed, reply: Reply) -> None:
         with self._worked_on(request, reply):
-            found = await self.vectors_of(request.request_id, [self.checked(ids) for ids in request.inputs])
+            found = await self.vectors_of(request, [self.checked(ids) for ids in request.inputs])
             try:
                 packed = tuple([vectors.pack(vectors.unit(one)) for one in found])
             except ValueError as error:
@@ -176,8 +176,8 @@ class AdapterEngine(Engine[Generate]):
         Raises RequestError; EngineEnded when the engine's processes have ended.
         """
 
-    async def vectors_of(self, request_id: str, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
-        """The vectors of some texts, of any length but 0; cancelled: free their slots.
+    async def vectors_of(self, request: Embed, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
+        """The vectors of the texts of a request, of any length but 0; cancelled: free their slots.
 
         Raises RequestError; EngineEnded when the engine's processes have ended.
         """

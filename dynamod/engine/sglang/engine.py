@@ -16,7 +16,7 @@ import msgspec
 from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import BadRequest, EngineFailed
 from dynamod.message.kv_events import ForwardPass
-from dynamod.message.worker import HANDOFF_FAILED, Generate
+from dynamod.message.worker import HANDOFF_FAILED, Embed, Generate
 from dynamod.transport.base import Reply
 
 from ..adapter.engine import AdapterEngine
@@ -182,11 +182,11 @@ class SgLang(AdapterEngine):
         except ValueError as error:
             raise BadRequest(f"SGLang refuses the request: {error}") from None
 
-    async def vectors_of(self, request_id: str, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
+    async def vectors_of(self, request: Embed, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
         """One request of SGLang with all texts."""
         from sglang.srt.managers.io_struct import EmbeddingReqInput
 
-        names = [f"{request_id}.{place}" for place in range(len(inputs))]
+        names = [f"{request.request_id}.{place}" for place in range(len(inputs))]
         made = EmbeddingReqInput(input_ids=list(inputs), rid=names)
         try:
             found = await anext(self._manager.generate_request(made, None))

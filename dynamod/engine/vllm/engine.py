@@ -16,7 +16,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError, UserError
 from dynamod.message.kv_events import ForwardPass
-from dynamod.message.worker import Generate
+from dynamod.message.worker import Embed, Generate
 from dynamod.transport.base import Reply
 
 from ..adapter.engine import SHORT, AdapterEngine
@@ -223,7 +223,7 @@ class Vllm(AdapterEngine):
                         reply.logprobs(*logprobs(one.token_ids, one.logprobs, top))
                     self.send(reply, one.token_ids, one.finish_reason)
 
-    async def vectors_of(self, request_id: str, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
+    async def vectors_of(self, request: Embed, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
         """Each text is a request of its own to vLLM, which batches them. When one fails the others end."""
         failures: list[Exception] = []
         working: set[asyncio.Task[Any] | None] = set()
@@ -231,7 +231,7 @@ class Vllm(AdapterEngine):
         async def one(name: str, ids: list[int]) -> Sequence[float]:
             working.add(task := asyncio.current_task())
             try:
-                return await self._vector(name, ids) if not failures else ()
+                return await self._vector(name, ids, request.trace) if not failures else ()
             except Exception as error:
                 failures.append(error)
                 for other in working - {task, None}:
@@ -240,17 +240,19 @@ class Vllm(AdapterEngine):
             finally:
                 working.discard(task)
 
-        names = [f"{request_id}.{place}" for place in range(len(inputs))]
+        names = [f"{request.request_id}.{place}" for place in range(len(inputs))]
         found = await asyncio.gather(*map(one, names, inputs), return_exceptions=True)
         for vector in (*failures, *found):
             if isinstance(vector, BaseException):
                 raise vector
         return [vector for vector in found if not isinstance(vector, BaseException)]
 
-    async def _vector(self, name: str, ids: list[int]) -> Sequence[float]:
+    async def _vector(self, name: str, ids: list[int], trace: Mapping[str, str]) -> Sequence[float]:
         found: Sequence[float] = ()
+        prompt, pooling = self._vllm.prompt(ids), self._pooling_params(task="embed")
+        traced = {"trace_headers": trace} if trace else {}
         with self._refusals():
-            async for output in self._llm.encode(self._vllm.prompt(ids), self._pooling_params(task="embed"), name):
+            async for output in self._llm.encode(prompt, pooling, name, **traced):
                 found = output.outputs.data.tolist()
         return found
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dynamod.actor import Actor, Reason, System
+from dynamod.http.icon import ICON
 from dynamod.http.routes import Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
@@ -44,7 +45,7 @@ class Alone(Actor):
         daemon = Daemon(self._path)
         watch = Watch(daemon)
         self._api = api = ConsoleApi(server, daemon, watch, admin=True, serves_models=False)
-        server.add(*api.routes(), Route("GET", "/", pages.page))
+        server.add(*api.routes(), Route("GET", "/", pages.page), ICON)
         await server.start(self._listener, spawn=self.context.task)
         self.context.task(watch.run(), "watch")
 

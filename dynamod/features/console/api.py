@@ -1,6 +1,7 @@
 """What the pages of the console ask: state as events, a request's decisions, logs, and changes."""
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -232,8 +233,9 @@ def _key(name: str, client: Client) -> dict[str, Any]:
         "name": name,
         "admin": key.admin,
         "models": key.models,
-        "rpm": key.rpm,
-        "tpm": key.tpm,
+        "minute": {
+            one.name: {"used": one.size - one.remaining, "limit": one.size} for one in client.limits(time.monotonic())
+        },
         "inflight": key.inflight,
         "open": client.inflight,
         "prompt_tokens": client.prompt_tokens,

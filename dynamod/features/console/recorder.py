@@ -2,11 +2,12 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dynamod.http.context import RequestContext
 from dynamod.http.records import RecordReader
@@ -35,7 +36,7 @@ class Recorder(RecordReader):
         if not record.model:
             return  # no model was asked
         self.number += 1
-        self._ended[self.number] = record
+        self._ended[self.number] = replace(record, **_WITHOUT)
         if len(self._ended) > KEPT:
             self._ended.popitem(last=False)
 
@@ -89,9 +90,16 @@ class Recorder(RecordReader):
         return found
 
 
-_INSIDE = {"timeline", "prompts", "choices", "headers", "request_body", "response_body"}
-_SHOWN = [name for name in RequestRecord.__struct_fields__ if name not in _INSIDE]
-"""Fields of a record that a browser gets. The other fields have objects of the process, or texts of clients."""
+_WITHOUT: Mapping[str, Any] = {
+    "prompts": (),
+    "choices": (),
+    "headers": {},
+    "request_body": None,
+    "response_body": None,
+}
+"""Fields of a record that are not kept: other readers may want them, and each may have megabytes."""
+_SHOWN = [name for name in RequestRecord.__struct_fields__ if name not in (*_WITHOUT, "timeline")]
+"""Fields of a record that a browser gets. The others have objects of the process, or texts of clients."""
 
 
 def _row(record: RequestRecord) -> dict[str, Any]:

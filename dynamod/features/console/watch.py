@@ -103,7 +103,7 @@ class Watch:
     async def _follow(self) -> None:
         """Tell the readers of each look, until there are none, or until other nodes come or go."""
         asked, several = time.monotonic(), await self._nodes() > 1
-        self._tell("status", _encode(await self._daemon.read("status")), keep=True)
+        await self._status()
         command, query = ("everywhere", {"command": TOP.name}) if several else (TOP.name, {})
         events = self._daemon.events(command, EVERY, query)
         try:
@@ -114,12 +114,18 @@ class Watch:
                 self._requests()
                 if time.monotonic() - asked >= STATUS_EVERY:
                     asked = time.monotonic()
-                    self._tell("status", _encode(await self._daemon.read("status")), keep=True)
+                    await self._status()
                     if (await self._nodes() > 1) != several:
                         return
         finally:
             await events.aclose()  # type: ignore[attr-defined]  # an async generator
         raise DaemonError("the daemon has ended")
+
+    async def _status(self) -> None:
+        """Tell the readers what is wrong, and which models can be asked through each process of this node."""
+        self._tell("status", _encode(await self._daemon.read("status")), keep=True)
+        rows = await self._daemon.read("ps")
+        self._tell("served", _encode({row["process"]: row["models"] for row in rows if row.get("models")}), keep=True)
 
     async def _nodes(self) -> int:
         """Tell the readers of the nodes of the cluster. Returns their number, 0 where the daemon knows no cluster."""

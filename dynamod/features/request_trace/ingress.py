@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FLUSH_S = 2.0
 """Seconds that the last rows get at the end of the server."""
+LAST_PUT_S = 4.0
+"""Seconds that the last object of the sink s3 gets there."""
 PAYLOAD = 4 * 1024 * 1024
 """Bytes of the largest body that a row has."""
 LARGE = 8 * 1024
@@ -73,13 +75,17 @@ class TraceReader(RecordReader):
         self.writers: dict[str, LineWriter] = {}
         roll = settings.request_trace_file_roll_bytes, settings.request_trace_file_roll_lines
         for sink in sinks:
+            what = f"request trace ({sink})"
+            if sink == "s3":
+                self.writers[sink] = _objects(settings, what)
+                continue
             if sink == "file" and self._ledger is not None:
                 file: LineFile = LedgerFile(self._ledger, path, packed, *roll)
             else:
                 file = _sink(sink, settings, tracing)
             self.writers[sink] = LineWriter(
                 file,
-                f"request trace ({sink})",
+                what,
                 waiting=WAITING,
                 pause=settings.request_trace_file_flush_interval_ms / 1000,
                 gathered=settings.request_trace_file_buffer_bytes,
@@ -127,8 +133,8 @@ class TraceReader(RecordReader):
         if self._made:
             await asyncio.wait(self._made, timeout=FLUSH_S)
             await asyncio.sleep(0)  # what is made is put
-        for writer in self.writers.values():
-            await writer.close(FLUSH_S)
+        for sink, writer in self.writers.items():
+            await writer.close(LAST_PUT_S if sink == "s3" else FLUSH_S)
         if self._ledger is not None:
             self._ledger.close()
 
@@ -146,6 +152,21 @@ class TraceReader(RecordReader):
         for outcome, count in (("taken", self.tools.taken), ("refused", self.tools.refused)):
             tools.add_metric([outcome], count)
         return [family, tools]
+
+
+def _objects(settings: TraceSettings, what: str) -> LineWriter:
+    """What puts objects into a bucket. Its rows are bounded by their bytes. Raises UserError."""
+    from .s3 import S3Rows
+
+    bucket, region = settings.request_trace_s3_bucket, settings.request_trace_s3_region
+    size = settings.request_trace_s3_roll_uncompressed_bytes
+    return LineWriter(
+        S3Rows(bucket, region, settings.request_trace_s3_prefix),
+        what,
+        waiting=max(WAITING, 2 * size),  # an object that is being put, and the next one
+        pause=settings.request_trace_s3_flush_interval_ms / 1000,
+        gathered=size,
+    )
 
 
 def _sink(name: str, settings: TraceSettings, tracing: Any) -> LineFile:

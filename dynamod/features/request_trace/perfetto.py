@@ -1,11 +1,15 @@
 """A timeline of requests in Chrome's trace format, which Perfetto shows.
 
 A process of the timeline is a model or a session. Requests and calls of tools that overlap stand on tracks of their
-own.
+own: Perfetto drops a slice that overlaps another one of its track and is not within that one. Perfetto keeps times as
+nanoseconds, so the times here are computed as whole nanoseconds.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+MS = 1_000_000
+"""Nanoseconds of a millisecond."""
 
 
 def timeline(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -13,27 +17,26 @@ def timeline(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     spans = sorted([span for row in rows if (span := _span(row)) is not None], key=lambda span: span.start)
     began = spans[0].start if spans else 0.0
     events: list[dict[str, Any]] = []
-    tracks: dict[str, list[float]] = {}  # when each track of a process is free
-    for start, duration, row in spans:
+    tracks: dict[str, tuple[int, list[int]]] = {}  # by process: its number, and when each of its tracks is free
+    for when, took, row in spans:
         request = row.get("request") or row["tool"]
         agent = row.get("agent_context") or {}
         name = f"session {agent['session_id']}" if agent.get("session_id") else str(request.get("model", ""))
         if name not in tracks:
-            tracks[name] = []
+            tracks[name] = len(tracks) + 1, []
             events.append(_named("process_name", len(tracks), 0, name))
-        pid, free = list(tracks).index(name) + 1, tracks[name]
-        start = (start - began) * 1000
-        duration *= 1000
+        pid, free = tracks[name]
+        start, duration = round((when - began) * MS), max(0, round(took * MS))
         track = next((number for number, until in enumerate(free) if until <= start), len(free))
         if track == len(free):
-            free.append(0.0)
+            free.append(0)
             events.append(_named("thread_name", pid, track + 1, f"requests {track + 1}"))
         free[track] = start + duration
         place = {"ph": "X", "pid": pid, "tid": track + 1, "cat": "request" if "request" in row else "tool"}
         shown = {name: value for name, value in request.items() if name not in ("replay", "choices")}
-        name = request.get("request_id") or request["tool_class"]
-        events.append({"name": name, "ts": start, "dur": duration, "args": shown, **place})
-        events += _stages(request, start, duration, place)
+        name = str(request.get("request_id") or request.get("tool_class") or "request")
+        events.append({**_slice(name, start, start + duration), "args": shown, **place})
+        events += [{**one, **place} for one in _stages(request, start, duration)]
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 
@@ -57,17 +60,22 @@ def _span(row: Mapping[str, Any]) -> _Span | None:
     return None
 
 
-def _stages(
-    request: Mapping[str, Any], start: float, duration: float, place: Mapping[str, Any]
-) -> Iterable[dict[str, Any]]:
+def _stages(request: Mapping[str, Any], start: int, duration: int) -> Iterable[dict[str, Any]]:
     """Parts of a request, within it."""
     queue, first = request.get("queue_ms"), request.get("ttft_ms")
     if queue is None or first is None:
         return
-    marks = [0.0, min(queue * 1000, duration), min(first * 1000, duration), duration]
-    for name, begin, end in zip(("queue", "first token", "decode"), marks, marks[1:], strict=False):
-        if end >= begin:
-            yield {"name": name, "ts": start + begin, "dur": end - begin, **place}
+    at = 0
+    for name, ms in (("queue", queue), ("first token", first)):
+        end = min(max(at, round(ms * MS)), duration)  # the row of another program may have them in another order
+        yield _slice(name, start + at, start + end)
+        at = end
+    yield _slice("decode", start + at, start + duration)
+
+
+def _slice(name: str, begin: int, end: int) -> dict[str, Any]:
+    """An event with times in microseconds. `begin`, `end`: in nanoseconds."""
+    return {"name": name, "ts": begin / 1000, "dur": (end - begin) / 1000}
 
 
 def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:

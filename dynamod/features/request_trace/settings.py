@@ -11,7 +11,7 @@ from dynamod.extension.settings import Option
 from dynamod.message.errors import UserError
 
 RECORDS = ("request_end", "request_payload")
-SINKS = ("file", "stderr", "nats", "otel")
+SINKS = ("file", "stderr", "nats", "otel", "s3")
 FORMATS = ("jsonl_gz", "jsonl")
 Words = str | list[str]
 
@@ -35,7 +35,7 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     request_trace_sinks: Annotated[
         Words,
-        Meta(description="where rows go, with commas: file, stderr, nats, otel"),
+        Meta(description="where rows go, with commas: file, stderr, nats, otel, s3"),
         _variable("DYN_REQUEST_TRACE_SINKS"),
     ] = "file"
     request_trace_file_path: Annotated[
@@ -83,9 +83,34 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=1, description="bytes of a row of the sink otel; a longer one goes without prompt and answer"),
         _variable("DYN_REQUEST_TRACE_OTEL_MAX_PAYLOAD_BYTES", "N"),
     ] = 4_194_304
+    request_trace_s3_bucket: Annotated[
+        str,
+        Meta(description="bucket of the sink s3, which needs the extra trace; credentials are AWS's variables"),
+        _variable("DYN_REQUEST_TRACE_S3_BUCKET"),
+    ] = ""
+    request_trace_s3_region: Annotated[
+        str,
+        Meta(description="region of the bucket; default: AWS_REGION or AWS_DEFAULT_REGION, else us-east-1"),
+        _variable("DYN_REQUEST_TRACE_S3_REGION"),
+    ] = ""
+    request_trace_s3_prefix: Annotated[
+        str,
+        Meta(description="what the names of objects begin with; default: the bucket's root"),
+        _variable("DYN_REQUEST_TRACE_S3_PREFIX"),
+    ] = ""
+    request_trace_s3_roll_uncompressed_bytes: Annotated[
+        int,
+        Meta(ge=1, le=2**28, description="uncompressed bytes of rows after which an object is put"),
+        _variable("DYN_REQUEST_TRACE_S3_ROLL_UNCOMPRESSED_BYTES", "N"),
+    ] = 67_108_864
+    request_trace_s3_flush_interval_ms: Annotated[
+        int,
+        Meta(ge=1, le=3_600_000, description="milliseconds for which the rows of an object are gathered"),
+        _variable("DYN_REQUEST_TRACE_S3_FLUSH_INTERVAL_MS", "N"),
+    ] = 10_000
     request_trace_tool_events_zmq_endpoint: Annotated[
         str,
-        Meta(description="ZMQ place at which events of tools are taken, like tcp://127.0.0.1:20390; needs pyzmq"),
+        Meta(description="ZMQ place for events of tools, like tcp://127.0.0.1:20390; needs the extra trace"),
         _variable("DYN_REQUEST_TRACE_TOOL_EVENTS_ZMQ_ENDPOINT", "URL"),
     ] = ""
     request_trace_tool_events_zmq_topic: Annotated[

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from dynamod.message.errors import UserError
+from dynamod.message.install import extra_hint
 
 from .rows import LONGEST, SCHEMA, AgentContext
 
@@ -123,7 +124,7 @@ class ToolEvents:
     def __init__(self, place: str, topic: str, put: Callable[[bytes], None]) -> None:
         if importlib.util.find_spec("zmq") is None:
             what = "request_trace_tool_events_zmq_endpoint: the package pyzmq is not installed"
-            raise UserError(what, "pip install pyzmq, or leave the endpoint out")
+            raise UserError(what, f"{extra_hint('trace')}; or leave the endpoint out")
         self._place, self._topic, self._put = place, topic, put
         self.taken = self.refused = 0
         self._next_word = 0.0

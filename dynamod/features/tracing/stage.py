@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dynamod.message.worker import Chat, Generate, Request
+from dynamod.message.worker import Chat, Embed, Generate, Request
 from dynamod.migration.attempt import Break
 from dynamod.migration.stages import Stage, Try
 from dynamod.router.placement import Placement
@@ -25,6 +25,6 @@ class TraceStage(Stage):
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Send the request with headers of its trace."""
-        if isinstance(request, Generate | Chat):
+        if isinstance(request, Generate | Chat | Embed):
             request = msgspec.structs.replace(request, trace=self._trace.passed(self._choice))
         return await proceed(request)

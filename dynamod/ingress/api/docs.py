@@ -29,9 +29,9 @@ def _source(text: str) -> str:
 
 HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; style-src {_source(_STYLE)}; script-src {_source(_SCRIPT)}; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }
-"""Of the answer: a browser runs the page's own style and script, loads nothing, and asks this server only."""
+"""Of the answer: a browser runs the page's own style and script, loads only the icon, and asks this server only."""
 
 _BOUNDS = (
     ("minimum", "at least {}"),

@@ -19,8 +19,10 @@ LINKS: Mapping[str, Any] = {
 }
 """What clients that are no browsers find at the address of the server."""
 
-HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
-"""Of the page: it has its own style, and a browser loads nothing for it."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'; frame-ancestors 'none'"
+}
+"""Of the page: it has its own style, and a browser loads only its icon."""
 
 _STYLE = (
     "body { font: 15px/1.6 sans-serif; max-width: 42rem; margin: 3rem auto; padding: 0 1rem; color: #222; }"

@@ -9,6 +9,7 @@ import dynamod
 from dynamod.extension.installed import disabled, enabled, installed
 from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
+from dynamod.http.icon import ICON
 from dynamod.http.metrics import Collect
 from dynamod.http.records import Records
 from dynamod.http.routes import Handler, Route
@@ -107,6 +108,7 @@ def make_server(
         return json_response({"version": dynamod.__version__})
 
     routes += [Route("GET", "/openapi.json", openapi), Route("GET", "/docs", docs), Route("GET", "/version", version)]
+    routes.append(ICON)
     if not any(route.path == "/" for route in routes):
         routes.append(Route("GET", "/", root))
     routes += own

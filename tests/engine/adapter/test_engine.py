@@ -73,7 +73,7 @@ class Turning(Counting):
 
     embedding_length = 2
 
-    async def vectors_of(self, request_id: str, inputs: Any) -> list[list[float]]:
+    async def vectors_of(self, request: Embed, inputs: Any) -> list[list[float]]:
         try:
             if any(ids[-1] == 99 for ids in inputs):
                 await asyncio.sleep(3600)

@@ -17,7 +17,7 @@ from dynamod.engine.vllm.engine import Vllm
 from dynamod.engine.vllm.request import logprobs, prompt_logprobs, sampling
 from dynamod.message import tokens
 from dynamod.message.errors import EngineFailed, UserError
-from dynamod.message.worker import Generate, Sampling, Stops
+from dynamod.message.worker import Embed, Generate, Sampling, Stops
 
 KNOWN = ("model", "max_model_len", "block_size", "tensor_parallel_size", "dtype", "tokenizer", "hf_config_path")
 
@@ -244,7 +244,7 @@ async def test_texts_end_with_the_one_that_fails_or_with_their_client_vllm_repla
     made: Any = engine
     made._vllm = SimpleNamespace(dead=(), full=(), refused=(), prompt=lambda ids: ids)
     made._llm, made._pooling_params = SimpleNamespace(encode=encode), lambda **_: None
-    work = asyncio.ensure_future(engine.vectors_of("r", [[1], [2], [3]]))
+    work = asyncio.ensure_future(engine.vectors_of(Embed("r", "m", ()), [[1], [2], [3]]))
     if leaves:
         while len(begun) < 3:  # noqa: ASYNC110 - three turns of the loop
             await asyncio.sleep(0)
@@ -256,11 +256,18 @@ async def test_texts_end_with_the_one_that_fails_or_with_their_client_vllm_repla
 
 
 async def test_vectors_come_in_the_order_of_the_texts_vllm_replaced() -> None:
-    async def encode(prompt: Any, _params: Any, _name: str) -> AsyncIterator[Any]:
+    given: list[Any] = []
+
+    async def encode(prompt: Any, _params: Any, name: str, **more: Any) -> AsyncIterator[Any]:
+        given.append((name, more))
         await asyncio.sleep(0)
         yield SimpleNamespace(outputs=SimpleNamespace(data=SimpleNamespace(tolist=lambda: [float(prompt[0])])))
 
     engine: Any = object.__new__(Vllm)
     engine._llm, engine._pooling_params = SimpleNamespace(encode=encode), lambda **_: None
     engine._vllm = SimpleNamespace(dead=(), full=(), refused=(), prompt=list)
-    assert await engine.vectors_of("r", [[2], [1]]) == [[2.0], [1.0]]
+    assert await engine.vectors_of(Embed("r", "m", ()), [[2], [1]]) == [[2.0], [1.0]]
+    assert given == [("r.0", {}), ("r.1", {})]
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    await engine.vectors_of(Embed("s", "m", (), trace=trace), [[1]])
+    assert given[2:] == [("s.0", {"trace_headers": trace})]

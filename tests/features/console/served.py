@@ -16,6 +16,7 @@ from dynamod.features.console.asking import Daemon, DaemonKnowsNot
 from dynamod.features.console.recorder import Recorder
 from dynamod.features.console.watch import Watch
 from dynamod.features.top.commands import Look
+from dynamod.http.icon import ICON
 from dynamod.http.routes import Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
@@ -33,7 +34,10 @@ class ToldDaemon(Daemon):
     def __init__(self) -> None:
         super().__init__("/nowhere")
         self.look = Look("0", "node", 7, at=1.0)
-        self.answers: dict[str, Any] = {"status": {"problems": [], "components": 0, "models": [], "graphs": []}}
+        self.answers: dict[str, Any] = {
+            "status": {"problems": [], "components": 0, "models": [], "graphs": []},
+            "ps": [],
+        }
         self.lines: list[bytes] = []
         self.changed: list[tuple[str, dict[str, Any]]] = []
         self.asked = self.begun = 0
@@ -102,7 +106,7 @@ async def serving(*, admin: bool = False, serves_models: bool = True, **settings
     daemon, recorder = ToldDaemon(), Recorder(lambda: server.open)
     watch = Watch(daemon, recorder)
     api = ConsoleApi(server, daemon, watch, lambda: recorder, admin=admin, serves_models=serves_models)
-    server.add(*api.routes(), Route("GET", "/", pages.page))
+    server.add(*api.routes(), Route("GET", "/", pages.page), ICON)
     with listener() as sock:
         await server.start(sock, spawn=spawn)
         spawn(watch.run())

@@ -1,14 +1,19 @@
 """The history of the four figures, and decisions under another policy."""
 
 import random
+import sys
 
 import pytest
 
 from dynamod.features.console.figures import History, Point, point
+from dynamod.features.console.recorder import KEPT, Recorder
 from dynamod.features.console.whatif import MODES, fit, what_if
 from dynamod.features.top.rows import IngressFacts, ProcessRow, Top, WorkerFacts
+from dynamod.observe.bounded import holdings
 from dynamod.router.decision import Candidate, Decision
 from tools.vendored import listed, wrong_files
+
+from .served import record, travelled
 
 
 def process(**facts: object) -> ProcessRow:
@@ -38,6 +43,22 @@ def test_the_history_has_an_hour() -> None:
     assert len(found) == 720
     history.add(Point(20_000.0, 1.0, 0.0, None, None, None))
     assert [one.at for one in history.points()] == [20_000.0]
+
+
+def test_what_other_readers_want_of_a_request_is_not_kept() -> None:
+    """Bodies of up to 4 MiB each, tokens and headers, where the request trace or the audit log takes them."""
+    recorder, large = Recorder(list), bytes(10_000)
+    headers, counts = {"authorization": "Bearer secret"}, sys.getrefcount(large)
+    for number in range(KEPT + 100):
+        given = {"request_body": large, "response_body": large, "headers": headers}
+        recorder.take(record(number, timeline=travelled(), error="x", **given))
+    del given
+    assert sys.getrefcount(large) == counts
+    assert "secret" not in str(recorder.find(f"request-{KEPT}", None))
+    (held,) = [one for one in holdings() if one.name == "requests for the console"]
+    assert (held.count, held.bound) == (KEPT, KEPT)
+    (row,) = recorder.after(recorder.number - 1, None)
+    assert (row["error"], bool(row["phases"])) == ("x", True)
 
 
 def decision(number: int, chosen: int, *candidates: Candidate) -> Decision:

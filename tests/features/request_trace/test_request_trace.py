@@ -186,7 +186,7 @@ def test_variables_and_mistakes() -> None:
     legacy = TraceSettings(request_trace_sinks="jsonl, stderr")
     assert (list(legacy.sinks), legacy.packed) == (["stderr", "file"], False)
     assert TraceSettings(request_trace_records="request_payload").on
-    for wrong in ({"request_trace_sinks": "s3"}, {"request_trace_records": "all"}):
+    for wrong in ({"request_trace_sinks": "s4"}, {"request_trace_records": "all"}):
         with pytest.raises(UserError, match="is not known"):
             (TraceSettings(**wrong).sinks, TraceSettings(**wrong).records)
 

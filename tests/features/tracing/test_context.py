@@ -1,5 +1,7 @@
 """W3C headers: what counts, what is cut, and what begins a new trace."""
 
+from typing import Any
+
 import pytest
 
 from dynamod.features.tracing.context import (
@@ -10,6 +12,8 @@ from dynamod.features.tracing.context import (
     TraceContext,
     read_context,
 )
+from dynamod.features.tracing.stage import TraceStage
+from dynamod.message.worker import Call, Chat, Embed, Generate
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -63,6 +67,25 @@ def test_the_clients_choice_counts_and_else_the_ratio() -> None:
     assert 350 < kept < 650
     unsampled = context(traceparent=f"00-{TRACE}-{SPAN}-00").passed(0)
     assert unsampled["traceparent"].endswith("-00")
+
+
+async def test_a_worker_learns_the_span_of_its_attempt_also_for_vectors() -> None:
+    trace, sent = context(traceparent=PARENT, tracestate="a=1"), list[Any]()
+
+    async def proceed(request: Any) -> None:
+        sent.append(request)
+
+    placement: Any = None
+    for request in (Generate("r", "m", b"x"), Embed("r", "m", (b"x",)), Chat("r", "m", "embedding", b"{}")):
+        await TraceStage(trace, 0).attempt(placement, request, proceed)
+    spans = trace.attempts[0]
+    assert len({*spans, SPAN}) == 4
+    assert [one.trace for one in sent] == [
+        {"traceparent": f"00-{TRACE}-{span}-01", "tracestate": "a=1"} for span in spans
+    ]
+    call = Call("r")
+    await TraceStage(trace, 0).attempt(placement, call, proceed)
+    assert sent[-1] is call
 
 
 def test_a_parent_may_become_a_link() -> None:

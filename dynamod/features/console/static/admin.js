@@ -44,31 +44,36 @@ export class Admin extends Component {
         ${why && html`<p class="bad">${why}</p>`}
         <${Table} label="Keys" empty=${keys ? 'this frontend has no keys with names (client_keys_file)' : 'asking …'} rows=${(keys || []).map((one) => ({ ...one, key: one.name }))} columns=${[
           { title: 'Name', cell: (one) => one.name },
-          { title: 'Admin', cell: (one) => (one.admin ? 'yes' : 'no') },
+          { title: 'Admin', rare: true, cell: (one) => (one.admin ? 'yes' : 'no') },
           { title: 'Open', right: true, cell: (one) => of(one.open, one.inflight) },
-          { title: 'Requests per minute', right: true, rare: true, cell: (one) => one.rpm || NONE },
-          { title: 'Tokens per minute', right: true, rare: true, cell: (one) => number(one.tpm) },
-          { title: 'Requests', right: true, cell: (one) => number(one.requests) },
-          { title: 'Prompt tokens', right: true, cell: (one) => number(one.prompt_tokens) },
-          { title: 'Answer tokens', right: true, cell: (one) => number(one.completion_tokens) },
-          { title: 'Refused', right: true, cell: (one) => Object.values(one.refused).reduce((whole, count) => whole + count, 0) },
+          { title: 'Requests/min', right: true, cell: (one) => minute(one.minute.requests) },
+          { title: 'Tokens/min', right: true, cell: (one) => minute(one.minute.tokens) },
+          { title: 'Requests', right: true, rare: true, cell: (one) => number(one.requests) },
+          { title: 'Prompt tokens', right: true, rare: true, cell: (one) => number(one.prompt_tokens) },
+          { title: 'Answer tokens', right: true, rare: true, cell: (one) => number(one.completion_tokens) },
+          { title: 'Refused', right: true, rare: true, cell: (one) => Object.values(one.refused).reduce((whole, count) => whole + count, 0) },
           { title: 'Models', rare: true, cell: (one) => (one.models ? one.models.join(', ') : 'all') },
         ]} />
       <//>
       <${Card} title="Batches" wide=${true}>
         ${lacks && html`<p class="muted">${lacks}</p>`}
         <${Table} label="Batches" empty=${batches ? 'no batch' : lacks ? '' : 'asking …'} rows=${(batches || []).map((one) => ({ ...one, key: one.id }))} columns=${[
-          { title: 'Batch', cell: (one) => one.id },
+          { title: 'Batch', cell: (one) => html`<span title=${one.id}>${one.id.slice(0, 14)}</span>` },
           { title: 'State', cell: (one) => html`<${State} word=${one.status} />` },
-          { title: 'Created', cell: (one) => clock(one.created_at) },
+          { title: 'Created', rare: true, cell: (one) => clock(one.created_at) },
           { title: 'Progress', cell: (one) => html`<progress aria-label=${`Progress of ${one.id}`} max=${Math.max(1, one.request_counts.total)} value=${one.request_counts.completed + one.request_counts.failed}></progress>` },
           { title: 'Done', right: true, cell: (one) => `${one.request_counts.completed} / ${one.request_counts.total}` },
-          { title: 'Failed', right: true, cell: (one) => one.request_counts.failed },
+          { title: 'Failed', right: true, rare: true, cell: (one) => one.request_counts.failed },
           { title: 'Endpoint', rare: true, cell: (one) => one.endpoint },
         ]} />
       <//>
     </div>`;
   }
+}
+
+// What is used of a limit; it becomes free again with time.
+function minute(found) {
+  return found ? `${number(found.used)} / ${number(found.limit)}` : NONE;
 }
 
 function of(used, limit) {

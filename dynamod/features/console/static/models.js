@@ -1,7 +1,7 @@
 // Models: which can be asked, how they are asked, loading and unloading.
 
-import { Action, bytes, Card, Component, Copy, html, NONE, seconds, State, Table } from './ui.js';
-import { askJson, lines, post, state } from './state.js';
+import { Action, bytes, Card, Component, Copy, html, NONE, percent, seconds, State, Table } from './ui.js';
+import { askJson, changed, lines, post, state } from './state.js';
 
 const EVERY_MS = 2000;
 
@@ -45,7 +45,7 @@ export class Models extends Component {
         ${why && html`<p class="bad">${why}</p>`}
         <${Table} label="Models" empty=${models ? 'no model can be asked' : this.unknown()} rows=${(models || []).map((one) => ({ ...one, key: one.id }))} columns=${[
           { title: 'Model', cell: (one) => html`<button class="link" aria-pressed=${one.id === name} onClick=${() => this.setState({ chosen: one.id })}>${one.id}</button>` },
-          { title: 'Below', cell: (one) => one.parent || NONE, rare: true },
+          { title: 'Base model', cell: (one) => one.parent || NONE, rare: true },
           { title: 'Context', right: true, cell: (one) => one.max_model_len || one.context_length || NONE },
           { title: 'Owned by', cell: (one) => one.owned_by || NONE, rare: true },
           { title: 'Try', cell: (one) => html`<a class="button" href=${`#/chat/${encodeURIComponent(one.id)}`}>Chat</a>` },
@@ -67,7 +67,7 @@ export class Models extends Component {
       ${(adapters.length > 0 || loads) && html`<${Card} title="Adapters" wide=${true}>
         <${Table} label="Adapters" empty="no adapter is loaded" rows=${adapters.map((one) => ({ ...one, key: one.id }))} columns=${[
           { title: 'Adapter', cell: (one) => one.id },
-          { title: 'Model below', cell: (one) => one.parent },
+          { title: 'Base model', cell: (one) => one.parent },
           { title: 'Path on the workers', rare: true, cell: (one) => one.root || NONE },
           ...(loads ? [{ title: 'Change', cell: (one) => html`<${Action} label="Unload" name=${`Unload ${one.id}`} confirm=${`Unload the adapter ${one.id}? Later requests for it are refused.`}
             run=${() => this.adapter('unload', { lora_name: one.id })} />` }] : []),
@@ -140,27 +140,47 @@ class NameForm extends Component {
   }
 }
 
-// A download by Ollama's route, which the frontend allows with ollama_manage_models.
-class Pull extends Component {
-  constructor() {
-    super();
-    this.state = { done: 0, total: 0 };
-  }
+// A download by Ollama's route, which the frontend allows with ollama_manage_models. It goes on while another page is
+// shown, and ends with the tab, or when the user stops it.
+let pulled = null;
 
-  async pull(model) {
-    for await (const line of lines(await post('/api/pull', { model, stream: true }))) {
+async function pull(model) {
+  const now = pulled = { model, working: true, done: 0, total: 0, said: '', bad: false, controller: new AbortController() };
+  changed();
+  try {
+    let last = '';
+    for await (const line of lines(await post('/api/pull', { model, stream: true }, now.controller.signal))) {
       if (!line) continue;
       const found = JSON.parse(line);
       if (found.error) throw new Error(found.error);
-      this.setState({ done: found.completed || this.state.done, total: found.total || this.state.total });
+      Object.assign(now, { done: found.completed || now.done, total: found.total || now.total });
+      last = found.status;
+      changed();
     }
-    return `${model} is on this machine`;
+    if (last !== 'success') throw new Error('the frontend has ended the download');
+    now.said = `${model} is on this machine`;
+  } catch (error) {
+    Object.assign(now, { bad: true, said: error.name === 'AbortError' ? `stopped; what has come of ${model} is kept` : error.message });
   }
+  now.working = false;
+  changed();
+}
 
-  render(_, { done, total }) {
-    return html`<${NameForm} label="Pull" hint="repository of a model" run=${(model) => this.pull(model)} />
-      ${total > 0 && html`<p><progress max=${total} value=${done} aria-label="Download"></progress> ${bytes(done)} of ${bytes(total)}</p>`}`;
-  }
+function Pull() {
+  const now = pulled || { working: false };
+  const send = (event) => {
+    event.preventDefault();
+    const model = new FormData(event.target).get('model').trim();
+    if (model && !now.working) pull(model);
+  };
+  return html`<form class="filters" onSubmit=${send}>
+      <label>repository of a model <input name="model" required placeholder="org/name" spellcheck="false" /></label>
+      ${now.working ? html`<button type="button" onClick=${() => now.controller.abort()}>Stop</button>` : html`<button>Pull</button>`}
+    </form>
+    ${now.working && html`<p class="pull" role="status">${now.model}
+      <progress max=${now.total || undefined} value=${now.total ? now.done : undefined} aria-label=${`Download of ${now.model}`}></progress>
+      ${now.total ? `${bytes(now.done)} of ${bytes(now.total)}, ${percent(now.done / now.total)}` : 'asking the hub …'}</p>`}
+    ${now.said && html`<p role="status" class=${now.bad ? 'bad' : 'good'}>${now.said}</p>`}`;
 }
 
 export function example(form, model) {

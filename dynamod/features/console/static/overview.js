@@ -31,7 +31,7 @@ function Figures() {
   ];
   return found.map(([title, value, data, colors]) => html`<${Card} title=${title} key=${title}>
     <p class="figure">${value}</p>
-    ${times.length > 1 ? html`<${Chart} data=${data} label=${`${title}, the last hour`}
+    ${times.length > 1 ? html`<${Chart} data=${data} label=${`${title}, the last hour`} text=${title.startsWith('First') ? ms : number}
         series=${colors.map((color) => ({ label: title, color, dots: title.startsWith('First') }))} />`
       : html`<p class="empty chartless">the line begins after 10 seconds</p>`}
   <//>`);
@@ -39,12 +39,14 @@ function Figures() {
 
 function Wrong() {
   if (!state.status) return html`<${Card} title="What is wrong" wide=${true}><p class="empty">not known yet</p><//>`;
-  const problems = [...silent().map((one) => ({ found: `node ${one.node}: ${one.state}${one.why ? `, ${one.why}` : ''}.`,
+  const waits = (state.top ? state.top.processes : []).filter((one) => one.waits.length);
+  const problems = [...silent().map((one) => ({ found: `node ${one.node}: ${one.why || one.state}.`,
     mend: 'Look at its daemon and its network; its processes may still answer requests.' })), ...state.status.problems];
   return html`<${Card} title="What is wrong" wide=${true}>
     ${problems.length ? html`<ul class="problems">${problems.map((one) => html`
       <li><strong>${one.found}</strong>${one.mend && html`<span> ${one.mend}</span>`}</li>`)}</ul>`
       : html`<p class="good">Nothing: ${state.status.components} components run${models()}.</p>`}
+    ${waits.map((one) => html`<p class="busy" key=${one.process}>Requests wait at ${one.process}: ${one.waits.join(', ')}.</p>`)}
   <//>`;
 }
 
@@ -109,34 +111,39 @@ function draw(processes, width) {
   const others = processes.filter((one) => !one.ingress && !one.worker);
   const pools = new Map();
   for (const one of workers) {
-    const name = `${one.graph} · ${one.components.join(', ')}${one.worker.pool ? ` · ${one.worker.pool}` : ''}`;
-    pools.set(name, [...(pools.get(name) || []), one]);
+    const row = rowOf(one);
+    const name = `${one.graph} · ${one.components.join(', ')}`;
+    const more = [row.role || one.worker.pool, ...(state.served[one.process] || [])].filter(Boolean);
+    const key = [name, ...more].join(' · ');
+    if (!pools.has(key)) pools.set(key, { title: (count) => [name, count, ...more].join(' · '), found: [] });
+    pools.get(key).found.push(one);
   }
-  if (others.length) pools.set('other processes', others);
+  if (others.length) pools.set('other processes', { title: (count) => `other processes · ${count}`, found: others });
   const narrow = width < 640;
   const left = narrow || !frontends.length ? 0 : TILE.width + 170;
   const drawing = [];
   const room = width - left - 2;
   const across = Math.max(1, Math.floor((room - TILE.gap) / (TILE.width + TILE.gap)));
-  let y = narrow ? frontends.length * (TILE.height + TILE.gap) + 40 : 0;
+  let y = narrow && frontends.length ? frontends.length * (TILE.height + TILE.gap) + 40 : 0;
   const middle = frontends.length * (TILE.height + TILE.gap) / 2;
-  for (const [name, found] of pools) {
+  for (const [name, { title, found }] of pools) {
     const height = HEAD + Math.ceil(found.length / across) * (TILE.height + TILE.gap) + TILE.gap;
     const tokens = sum(found, (one) => one.worker && one.worker.tokens_per_second);
     const running = sum(found, (one) => one.worker && one.worker.running);
     const waiting = sum(found, (one) => one.worker && one.worker.waiting);
     drawing.push(html`<g key=${`pool ${name}`}>
       <rect class="pool" x=${left + 1} y=${y + 1} width=${room} height=${height - 2} rx="8" />
-      <text class="title" x=${left + 14} y=${y + 25}>${short(`${name} · ${found.length}`, room - 28)}</text></g>`);
+      <text class="title" x=${left + 14} y=${y + 25}>${short(title(found.length), room - 28)}</text></g>`);
     if (found[0].worker && frontends.length) {
       const to = y + Math.min(height / 2, 60);
-      const words = [`${number(tokens)} tokens/s`, `${running} running, ${waiting} waiting`];
+      const ages = found.filter((one) => one.worker.running).map((one) => rowOf(one).progress_age || 0);
+      const words = [`${number(tokens)} tokens/s`, `${running} running, ${waiting} waiting`,
+        ages.length ? `progress ${seconds(Math.max(...ages))} ago` : ''].filter(Boolean);
       drawing.push(narrow ? html`<g key=${`way ${name}`}><text class="label" x="14" y=${y - 10}>${words.join(' · ')}</text></g>`
         : html`<g key=${`way ${name}`}>
           <path class=${tokens > 0 ? 'way busy' : 'way'} marker-end="url(#arrow)"
             d=${`M${TILE.width + 2} ${middle} C${TILE.width + 40} ${middle} ${TILE.width + 20} ${to} ${left - 2} ${to}`} />
-          <text class="label" text-anchor="end" x=${left - 16} y=${to - 8}>${words[0]}</text>
-          <text class="label" text-anchor="end" x=${left - 16} y=${to + 17}>${words[1]}</text></g>`);
+          ${words.map((text, line) => html`<text class="label" text-anchor="end" x=${left - 16} y=${to + [-8, 17, 32][line]}>${text}</text>`)}</g>`);
     }
     found.forEach((one, index) => drawing.push(tile(one, left + TILE.gap + (index % across) * (TILE.width + TILE.gap),
       y + HEAD + Math.floor(index / across) * (TILE.height + TILE.gap))));
@@ -145,7 +152,7 @@ function draw(processes, width) {
   for (const one of processes.length ? silent() : []) {
     drawing.push(html`<g key=${`silent ${one.node}`} class="silent">
       <rect class="pool" x=${left + 1} y=${y + 1} width=${room} height="38" rx="8" />
-      <text class="title" x=${left + 14} y=${y + 25}>${short(`${one.node} · ${one.state} · ${one.why}`, room - 28)}</text></g>`);
+      <text class="title" x=${left + 14} y=${y + 25}>${short(`${one.node} · ${one.why || one.state}`, room - 28)}</text></g>`);
     y += 50;
   }
   frontends.forEach((one, index) => drawing.push(tile(one, 1, 1 + index * (TILE.height + TILE.gap))));
@@ -178,8 +185,14 @@ function tile(one, x, y) {
     </g></a>`;
 }
 
+let known = { top: null, rows: new Map() };
+
+// The row of `dynamo ps` of a process.
 export function rowOf(process) {
-  return state.top.rows.find((row) => row.process === process.process && row.graph === process.graph) || {};
+  if (known.top !== state.top) {
+    known = { top: state.top, rows: new Map(state.top.rows.map((row) => [row.process, row]).reverse()) }; // of several the first
+  }
+  return known.rows.get(process.process) || {};
 }
 
 function sum(found, value) {

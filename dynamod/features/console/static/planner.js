@@ -57,10 +57,10 @@ function Pool({ pool, admin, look }) {
     <${Table} label="Last decisions" empty="no tick yet" rows=${rows} columns=${[
       { title: 'Time', cell: (one) => clock(one.at) },
       { title: 'Ready', right: true, cell: (one) => one.ready },
-      { title: 'Starting', right: true, cell: (one) => one.starting },
+      { title: 'Starting', right: true, rare: true, cell: (one) => one.starting },
       { title: 'Wanted', right: true, cell: (one) => (one.tick ? one.tick.target : NONE) },
       { title: 'Forecast', right: true, rare: true, cell: (one) => (one.tick ? one.tick.forecast : NONE) },
-      { title: 'Arrived', right: true, cell: (one) => number(one.arrived) },
+      { title: 'Arrived', right: true, rare: true, cell: (one) => number(one.arrived) },
       { title: 'Queued tokens', right: true, rare: true, cell: (one) => number(one.queued) },
       { title: 'Why', cell: (one) => why(one) },
     ]} />

@@ -1,6 +1,6 @@
 // Requests: those in work and the last 1,000; of one its times, its workers and why it went there.
 
-import { Action, Card, clock, Component, createRef, html, ms, NONE, number, Table, VirtualList } from './ui.js';
+import { Action, broken, Card, clock, Component, createRef, html, ms, NONE, number, Table, VirtualList } from './ui.js';
 import { askJson, state } from './state.js';
 
 export class Requests extends Component {
@@ -128,10 +128,10 @@ function Timeline({ one }) {
     <span class="bar" aria-hidden="true"><i class=${color} style=${{ marginLeft: `${from / whole * 100}%`, width: `max(2px, ${(to - from) / whole * 100}%)` }}></i></span>
     <span class="long">${ms(to - from)}</span></li>`)}</ol>
     ${(one.workers || []).length > 0 && html`<${Table} label="Workers of the request" empty="" rows=${one.workers} columns=${[
-      { title: 'After', right: true, cell: (place) => ms(place.at_ms || 0) },
-      { title: 'Worker', cell: (place) => place.process || place.instance },
+      { title: 'Worker', cell: (place) => broken(place.process || place.instance) },
       { title: 'Node', cell: (place) => place.node || NONE, rare: true },
       { title: 'For', cell: (place) => (place.prefill ? 'the prompt' : `choice ${place.choice || 0}`) },
+      { title: 'After', right: true, cell: (place) => ms(place.at_ms || 0) },
     ]} />`}
     ${one.migrations > 0 && html`<p class="busy">Continued at another worker ${one.migrations === 1 ? 'once' : `${one.migrations} times`}.</p>`}`;
 }
@@ -148,7 +148,7 @@ function Facts({ one }) {
 export function Decision({ one }) {
   const terms = [...new Set(one.candidates.flatMap((found) => Object.keys(found.terms || {})))];
   const columns = [
-    { title: 'Worker', cell: (row) => html`${row.process || row.instance}${row.instance === one.chosen ? html` <b>chosen</b>` : ''}` },
+    { title: 'Worker', cell: (row) => html`${broken(row.process || row.instance)}${row.instance === one.chosen ? html` <b>chosen</b>` : ''}` },
     { title: 'Blocks it had', right: true, cell: (row) => row.overlap },
     { title: 'To load', right: true, rare: true, cell: (row) => row.fetched || 0 },
     { title: 'Requests', right: true, cell: (row) => row.requests },
@@ -191,7 +191,7 @@ class WhatIf extends Component {
         the first token is estimated from the tokens to compute and the requests at the worker.</p>
       ${found.length > 0 && html`<${Table} label="Policies" empty="" rows=${found.map((one) => ({ ...one, key: one.mode }))} columns=${[
         { title: 'Policy', cell: (one) => one.mode },
-        { title: 'Other worker', right: true, cell: (one) => `${one.changed} of ${one.decisions}` },
+        { title: 'Other worker', right: true, rare: true, cell: (one) => `${one.changed} of ${one.decisions}` },
         { title: 'Reuse now', right: true, cell: (one) => share(one, one.reused) },
         { title: 'Reuse then', right: true, cell: (one) => share(one, one.reused_then) },
         { title: 'TTFT now', right: true, cell: (one) => ms(one.ttft_ms) },

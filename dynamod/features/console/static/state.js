@@ -12,6 +12,7 @@ export const state = {
   hello: null,
   top: null,
   status: null,
+  served: {}, // models that can be asked through a process of this node, by its name
   nodes: [],
   points: [],
   ended: [], // requests, the newest first
@@ -142,6 +143,7 @@ const takes = {
   point(data) { state.points = [...state.points.slice(-POINTS + 1), data]; },
   top(data) { Object.assign(state, { top: data, at: Date.now(), connection: 'live', why: '' }); },
   status(data) { state.status = data; },
+  served(data) { state.served = data; },
   nodes(data) { state.nodes = data; },
   lost(data) { Object.assign(state, { connection: 'lost', why: String(data.why) }); },
   requests(data) {

@@ -21,7 +21,8 @@ export function number(value, digits = 1) {
 export function ms(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
   if (value >= 60000) return `${(value / 60000).toFixed(1)} min`;
-  return value >= 1000 ? `${(value / 1000).toFixed(2)} s` : `${value >= 100 ? value.toFixed(0) : value.toFixed(1)} ms`;
+  if (value >= 1000) return `${(value / 1000).toFixed(2)} s`;
+  return `${value.toFixed(value >= 100 || value === 0 ? 0 : value >= 1 ? 1 : 2)} ms`;
 }
 
 export function seconds(value) {
@@ -34,11 +35,17 @@ export function seconds(value) {
 
 export function bytes(value) {
   if (value === null || value === undefined) return NONE;
-  return value >= 2 ** 30 ? `${(value / 2 ** 30).toFixed(1)} GiB` : `${(value / 2 ** 20).toFixed(0)} MiB`;
+  if (value >= 2 ** 30) return `${(value / 2 ** 30).toFixed(1)} GiB`;
+  return `${(value / 2 ** 20).toFixed(value < 10 * 2 ** 20 ? 1 : 0)} MiB`;
 }
 
 export function clock(time) {
   return new Date(time * 1000).toLocaleTimeString([], { hour12: false });
+}
+
+// A name that may go on in the next line behind each slash.
+export function broken(name) {
+  return name.split('/').map((part, index) => html`${index ? html`/<wbr />` : ''}${part}`);
 }
 
 export function percent(value) {
@@ -119,12 +126,14 @@ export class VirtualList extends Component {
 }
 VirtualList.HEIGHT = 32;
 
+const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600]; // between two times of an axis
+
 function times(plot, ticks) {
   const short = plot.scales.x.max - plot.scales.x.min > 600;
   return ticks.map((one) => clock(one).slice(0, short ? 5 : 8));
 }
 
-// One chart over time. `data`: [times, values, ...]; `series`: [{label, color, text(value)}].
+// One chart over time. `data`: [times, values, ...]; `series`: [{label, color, dots}]; `text(value)`: of the axis.
 export class Chart extends Component {
   constructor() {
     super();
@@ -142,7 +151,7 @@ export class Chart extends Component {
       this.plot = new uPlot({
         width: Math.max(80, box.clientWidth), height: this.props.height || 110, cursor: { y: false },
         legend: { show: false }, scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
-        axes: [{ ...axis, size: 22, space: 70, values: times }, { ...axis, size: 46, values: (_, found) => found.map((one) => number(one)) }],
+        axes: [{ ...axis, size: 22, space: 70, values: times, incrs: STEPS_S }, { ...axis, size: 50, values: (_, found) => found.map((one) => (this.props.text || number)(one)) }],
         series: [{}, ...this.props.series.map((one) => ({
           label: one.label, stroke: color(one.color), width: 1.5, spanGaps: false,
           points: { show: Boolean(one.dots), size: 4, width: 1, fill: color(one.color) },

@@ -1,6 +1,6 @@
 // Workers: every process with its numbers, actions on its component, and its log.
 
-import { Action, bytes, Card, Component, createRef, html, ms, NONE, number, percent, seconds, State, Table } from './ui.js';
+import { Action, broken, bytes, Card, Component, createRef, html, ms, NONE, number, percent, seconds, State, Table } from './ui.js';
 import { ask, change, events, state } from './state.js';
 import { rowOf } from './overview.js';
 
@@ -36,11 +36,6 @@ export class Workers extends Component {
   }
 }
 
-// A name that may go on in the next line behind each slash.
-function broken(name) {
-  return name.split('/').map((part, index) => html`${index ? html`/<wbr />` : ''}${part}`);
-}
-
 function used(worker) {
   return worker && worker.total_blocks ? `${worker.active_blocks} / ${worker.total_blocks}` : NONE;
 }
@@ -73,7 +68,7 @@ class One extends Component {
     const admin = state.hello && state.hello.admin;
     const facts = [
       ['Components', process.components.join(', ')], ['Process id', process.pid], ['Instance', process.instance],
-      ['Does', row.doing || row.detail], ['Slow', row.slow ? 'the current step takes far longer than usual' : ''],
+      ['Does', row.doing || row.detail], ['Requests wait', process.waits.join(', ')], ['Slow', row.slow ? 'the current step takes far longer than usual' : ''],
       ['Steps', steps(worker && worker.steps)], ['GPUs', (row.gpus || []).join(', ')], ['Start', Object.entries(row.phases || {}).map(([name, took]) => `${name} ${seconds(took)}`).join(', ')],
       ['Host tier', tier(worker && worker.host)], ['Disk tier', tier(worker && worker.disk)], ['Last error', process.last_error],
     ];

@@ -25,11 +25,13 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 SERIOUS = ("serious", "critical")
 WAIT_MS = 20_000
+WIDE = """[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth)
+    .map((one) => one.getAttribute('aria-label'))"""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """One browser for all tests of a process."""
+    """One browser for all tests of a file. Playwright's loop runs as long: no asynchronous test could run meanwhile."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is missing: uv sync --group browser")
     program = shutil.which("chromium")
     if program is None:
@@ -76,7 +78,7 @@ class Page:
         return found
 
     def find(self) -> list[str]:
-        """Serious findings of axe, and whether the page is wider than the window."""
+        """Serious findings of axe, and whether the page is wider than the window, or a table than its place."""
         found = []
         if self.axe:
             self.page.evaluate(self.axe)
@@ -87,7 +89,8 @@ class Page:
                 if one["impact"] in SERIOUS
             ]
         wider = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        return [*found, *([f"wider than the window by {wider}"] if wider > 0 else [])]
+        found += [f"wider than the window by {wider}"] if wider > 0 else []
+        return [*found, *[f"the table {name!r} is cut off" for name in self.page.evaluate(WIDE)]]
 
     def shoot(self, name: str) -> None:
         """Save a picture, where CONSOLE_SCREENSHOTS names a folder."""

@@ -1,17 +1,22 @@
 """What the console changes, at real processes: models on demand, roles of workers, a drain, adapters."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
+from dynamod.preprocess.locate import locate
 from tests.adapters import write_adapter
 from tests.e2e.conftest import ROOT
 from tests.e2e.disagg import serve
+from tests.hub import Hub
 
-from .test_browser import ADMIN, act
+from .conftest import LOOKS
+from .test_browser import ADMIN, KEYS, act
 
 MODELS = """
 models:
@@ -80,6 +85,111 @@ def test_models_are_loaded_and_unloaded(machine: Any, browse: Callable[..., Any]
     page.sees(".empty", "no model is loaded")
     assert page.find() == []
     assert [text for text in page.errors if "404" not in text] == []
+
+
+def test_a_model_is_pulled(machine: Any, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_HUB_CACHE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    files = {file.name: file.read_bytes() for file in locate("sample").iterdir()}
+    size = f"{sum(map(len, files.values())) / 2**20:.1f} MiB"
+    with Hub({"org/toy": files}, speed=200_000).running() as hub:
+        machine.env.update(HF_ENDPOINT=hub.url, HF_HOME=str(machine.folder / "hf"), RAYON_NUM_THREADS="1")
+        words = ("in=http", "out=echo_core", "sample", "--http-port=0", "--ollama-manage-models")
+        url = machine.start("dynamo-run", *words, cwd=ROOT).ready()
+        pages = {look: browse(look) for look in LOOKS}
+        for page in pages.values():
+            page.open(url)
+            page.go("Models")
+        page = pages["light"]
+        pull(page, "org/nothing")
+        page.sees("p.bad", "was not found on Hugging Face")
+        pull(page, "org/toy")
+        first = shown(page, size)
+        machine.until(lambda: shown(page, size) > first)
+        assert first < page.page.locator(".pull progress").evaluate("(one) => one.value / one.max") < 1
+        page.go("Workers")  # the download goes on
+        page.go("Models")
+        before = shown(page, size)
+        page.shoot("console-pull-light")
+        assert page.find() == []
+        page.page.get_by_role("button", name="Stop").click()
+        page.sees("p.bad", "stopped; what has come of org/toy is kept")
+        for look in ("dark", "narrow"):
+            pull(pages[look], "org/toy")
+            assert shown(pages[look], size) >= before / 2, "it goes on where it stopped"
+            pages[look].shoot(f"console-pull-{look}")
+            assert pages[look].find() == []
+            pages[look].page.get_by_role("button", name="Stop").click()
+            pages[look].sees("p.bad", "stopped")
+        hub.speed = 1e9
+        pull(page, "org/toy")
+        page.sees("p.good", "org/toy is on this machine")
+        assert page.page.locator(".pull").count() == 0
+        assert {path.name for path in (machine.folder / "hf/hub/models--org--toy/snapshots").rglob("*.*")} >= {*files}
+        assert [error for page in pages.values() for error in page.errors] == []
+
+
+def pull(page: Any, model: str) -> None:
+    page.page.get_by_label("repository of a model").fill(model)
+    page.page.keyboard.press("Enter")
+
+
+def shown(page: Any, size: str) -> float:
+    """The share of a download that is here, as its line says."""
+    text = page.sees(".pull", f" of {size}, ").inner_text()
+    found = re.search(rf"([\d.]+) MiB of {re.escape(size)}, (\d+) %", text)
+    assert found, text
+    return int(found[2]) / 100
+
+
+def test_keys_and_batches_are_shown(machine: Any, browse: Callable[..., Any]) -> None:
+    keys = machine.folder / "keys.yaml"
+    keys.write_text(KEYS.replace("guest-key-00", "guest-key-00, rpm: 1, tpm: 6000, inflight: 2"))
+    keys.chmod(0o600)
+    file = machine.folder / "graph.yaml"
+    file.write_text(BATCHES.format(folder=machine.folder / "kept", keys=keys))
+    url = machine.start("dynamo", "serve", "-f", file).ready()
+    client = machine.closing(openai.OpenAI(base_url=f"{url}/v1", api_key="guest-key-00", max_retries=0, timeout=10))
+    boss = machine.closing(openai.OpenAI(base_url=f"{url}/v1", api_key="boss-key-000", max_retries=0, timeout=10))
+    pages = {look: browse(look) for look in LOOKS}
+    for page in pages.values():
+        page.page.goto(url)
+        page.page.fill("input[name=key]", "boss-key-000")
+        page.page.keyboard.press("Enter")
+        page.sees(".connection.live")
+        page.go("Keys and batches")
+        page.sees(".empty", "no batch")
+    rows = [batch_line(number) for number in range(200)]
+    wrong = boss.files.create(file=("in.jsonl", "\n".join([*rows[:2], '{"custom_id": "cut']).encode()), purpose="batch")
+    boss.batches.create(input_file_id=wrong.id, endpoint="/v1/chat/completions", completion_window="24h")
+    given = boss.files.create(file=("in.jsonl", "\n".join(rows).encode()), purpose="batch")
+    batch = boss.batches.create(input_file_id=given.id, endpoint="/v1/chat/completions", completion_window="24h")
+    client.chat.completions.create(model="sample", messages=[{"role": "user", "content": "hello"}], max_tokens=9)
+    page = pages["light"]
+    guest = page.page.locator("tr", has=page.page.get_by_role("cell", name="guest", exact=True))
+    machine.until(lambda: re.search(r"0 / 2\s+1 / 1\s+\d+ / 6000\s+1\s", guest.inner_text()))
+    seen = page.page.locator("tr", has=page.page.get_by_title(batch.id))
+    machine.until(lambda: re.search(r"in_progress.*\b[1-9]\d* / 200", seen.inner_text(), re.DOTALL))
+    page.sees("td", "2 / 3")
+    for look, page in pages.items():
+        page.sees("td", "in_progress")
+        page.shoot(f"console-keys-{look}")
+        assert page.find() == []
+    boss.batches.cancel(batch.id)
+    pages["light"].sees("td .state", "cancel")
+    assert [error for page in pages.values() for error in page.errors if "401" not in error] == []
+
+
+BATCHES = """
+graph: graphs.agg:Frontend
+Frontend: {{port: 0, batches_dir: {folder}, batches_inflight: 4, client_keys_file: {keys}}}
+Worker: {{engine: mocker, model: sample, engine_args: {{speedup_ratio: 1, block_size: 16}}}}
+"""
+
+
+def batch_line(number: int) -> str:
+    body = {"messages": [{"role": "user", "content": f"tell {number}"}], "max_tokens": 50, "ignore_eos": True}
+    return json.dumps({"custom_id": f"r{number}", "method": "POST", "url": "/v1/chat/completions", "body": body})
 
 
 def test_a_worker_changes_its_role_and_a_pool_is_drained(machine: Any, browse: Callable[..., Any]) -> None:

@@ -13,6 +13,8 @@ import pytest
 from tests.e2e.asking import chat_body
 from tests.e2e.conftest import ROOT
 
+from .conftest import LOOKS
+
 PAGES = ("Overview", "Requests", "Models", "Chat", "Workers", "Planner", "Keys and batches")
 FLEET = ("-f", "configs/agg_router.yaml", "--Worker.engine=echo_core", "--Worker.ServiceArgs.workers=2")
 ADMIN = "--Frontend.console-admin=true"
@@ -49,6 +51,7 @@ def test_each_page_is_good_in_each_look(machine: Any, browse: Callable[..., Any]
         if name == "Overview":
             page.sees(".chart canvas")
             page.sees("svg .tile.good")
+            page.sees("svg .title", "agg_router · Worker · 2 · aggregated · sample")
             page.sees(".good", "Nothing")
         elif name == "Requests":
             page.sees(".line a").click()
@@ -67,7 +70,8 @@ def test_each_page_is_good_in_each_look(machine: Any, browse: Callable[..., Any]
             page.sees("td a", "Worker.0").click()
             page.sees(".facts div", "per second, none runs now")
             page.sees(".log", "echo_core")
-        page.shoot(f"console-{name.split()[0].lower()}-{look}")
+        if name not in ("Planner", "Keys and batches"):  # they are empty here, other tests draw them
+            page.shoot(f"console-{name.lower()}-{look}")
         found[name] = page.find()
     assert {name: lines for name, lines in found.items() if lines} == {}
     assert page.errors == []
@@ -220,14 +224,61 @@ def test_the_command_shows_a_daemon(machine: Any, browse: Callable[..., Any]) ->
 
 
 def test_a_planner_is_shown_and_paused(machine: Any, browse: Callable[..., Any]) -> None:
-    command = machine.start("dynamo", "serve", "-f", "configs/agg_planner.yaml", "--Frontend.port=0", ADMIN, cwd=ROOT)
-    page = browse()
-    page.open(command.ready())
-    page.go("Planner")
+    words = ("-f", "configs/agg_planner.yaml", "--Frontend.port=0", "--Planner.adjustment-interval=1", ADMIN)
+    url = machine.start("dynamo", "serve", *words, cwd=ROOT).ready()
+    pages = {look: browse(look) for look in LOOKS}
+    for page in pages.values():
+        page.open(url)
+        page.go("Planner")
+    page = pages["light"]
     page.sees("p", "State active, 1 to 4 workers")
     page.sees("td", "no_data")  # nobody asks
+    traffic(machine, url)
+    arrived = page.page.locator("tbody tr td:nth-child(6)")
+    machine.until(lambda: any(text not in ("0", "0.0") for text in arrived.all_inner_texts()))
+    for look, page in pages.items():
+        page.sees(".chart canvas")
+        page.shoot(f"console-planner-{look}")
+        assert page.find() == []
+    page = pages["light"]
     page.page.get_by_role("button", name="Pause").click()
     page.sees("p", "State paused")
     page.page.get_by_role("button", name="Resume").click()
     page.sees("p", "State active")
+    assert [error for page in pages.values() for error in page.errors] == []
+
+
+def test_the_keyboard_is_enough(machine: Any, browse: Callable[..., Any]) -> None:
+    url = fleet(machine, ADMIN)
+    page = browse()
+    page.open(url)
+    press, focused = page.page.keyboard.press, "document.activeElement.textContent.trim() || document.activeElement.id"
+    press("Tab")
+    assert page.page.evaluate(focused) == "Skip to the content"
+    press("Enter")
+    assert page.page.evaluate("document.activeElement.id") == "main"
+    page.page.reload()
+    page.sees(".connection.live")
+    for name in ("Skip to the content", *PAGES[: PAGES.index("Workers") + 1]):
+        press("Tab")
+        assert page.page.evaluate(focused) == name
+    press("Enter")
+    page.sees("nav a[aria-current]", "Workers")
+    page.sees("td a", "Worker.0").focus()
+    press("Enter")
+    page.sees(".log", "echo_core")
+    page.page.get_by_role("button", name="Restart").focus()
+    before = {row["pid"] for row in machine.ps("Worker")}
+    press("Enter")
+    page.sees("dialog[open]")
+    press("Escape")
+    machine.until(lambda: page.page.locator("dialog[open]").count() == 0)
+    assert {row["pid"] for row in machine.ps("Worker")} == before, "it was cancelled"
+    press("Enter")
+    page.sees("dialog[open]")
+    press("Tab")
+    assert page.page.evaluate(focused) == "Restart"
+    press("Enter")
+    page.sees(".said", "done")
+    assert not {row["pid"] for row in machine.ps("Worker")} & before
     assert page.errors == []

@@ -56,6 +56,15 @@ def test_a_browser_gets_the_console_and_others_links(machine: Any, url: str) -> 
     connection.close()
 
 
+def test_there_is_an_icon(machine: Any, url: str) -> None:
+    address = machine.start("dynamo", "console", "--no-browser").prints(r"console: (http://\S+)/#token=\S+")[1]
+    for where in (url, address):
+        connection, response = get(where, "/favicon.ico")
+        assert (response.status, response.headers["Content-Type"]) == (200, "image/svg+xml")
+        assert response.read().startswith(b"<svg ")
+        connection.close()
+
+
 def test_the_console_is_off_by_a_setting(machine: Any) -> None:
     url = machine.start("dynamo", "serve", *FLEET, "--Frontend.console=false", cwd=ROOT).ready()
     connection, response = get(url, "/", Accept="text/html")

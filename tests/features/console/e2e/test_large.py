@@ -90,6 +90,7 @@ def hostile(served: Served) -> None:
     daemon.look = msgspec.structs.replace(daemon.look, node=TEXTS[0], rows=rows, statistics=told)
     problems = [{"found": text, "mend": text} for text in TEXTS]
     daemon.answers["status"] = {"problems": problems, "components": 1, "models": TEXTS, "graphs": []}
+    daemon.answers["ps"] = [{"process": one.process, "models": [TEXTS[0]]} for one in rows]
     daemon.lines = [text.replace("\n", " ").encode() for text in TEXTS]
     tick = {
         "at": 1.0,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import http.client
 import json
 import os
@@ -20,6 +21,7 @@ from dynamod.features.request_trace.rows import read_rows
 from tests.e2e.together import together
 
 from ...tracing.receiver import Collector
+from ..bucket import Bucket
 
 CONFIG = """
 graph: graphs.agg:Frontend
@@ -57,6 +59,28 @@ def test_sigterm_loses_no_row_and_the_files_can_be_used(machine: Any) -> None:
     assert out.stat().st_size > 1000
     replayed = machine.run("dynamo", "bench", "replay", files[0], "--workers", "2")
     assert replayed.code == 0, replayed.err
+
+
+@together
+def test_sigterm_puts_the_last_object(machine: Any) -> None:
+    """Also while the store takes its time: rows of an interval that has not ended are not lost."""
+    with Bucket().running() as bucket:
+        where = {"DYN_REQUEST_TRACE_SINKS": "s3", "DYN_REQUEST_TRACE_S3_BUCKET": "rows"}
+        where |= {"DYN_REQUEST_TRACE_S3_FLUSH_INTERVAL_MS": "600000", "DYN_REQUEST_TRACE_S3_PREFIX": "run"}
+        command, url, folder = served(machine, **where, **bucket.environment)
+        bucket.slow = 1.0
+        for _ in range(30):
+            machine.chat(url, "hello", max_tokens=4)
+        assert bucket.objects == {}
+        command.end(signal.SIGTERM)
+        assert bucket.refused == []
+        ((name, data),) = bucket.objects.items()
+    assert name.startswith("rows/run/date=")
+    assert len(gzip.decompress(data).splitlines()) == 30
+    assert not folder.exists()
+    words = ("serve", "-f", "trace.yaml")
+    where["DYN_REQUEST_TRACE_S3_BUCKET"] = ""
+    assert "request_trace_s3_bucket: the sink s3 needs" in machine.run("dynamo", *words, **where).err
 
 
 @together
