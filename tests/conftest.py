@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from . import run_folder
+
 # The time of one example depends on the machine and its load, so examples have no deadline of their own.
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=100, deadline=None)
@@ -22,14 +24,16 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(_number, lambda *_: None)
 
 
-def pytest_configure() -> None:
-    """Keep bytecode where Python is told to keep none, as images of containers tell it.
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep bytecode where Python is told to keep none, as images of containers tell it; make the folder of the run.
 
     Each process of each run, and each command that the tests start, would compile the same files again: 25 seconds of
     work for the files of the tests alone.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    if not hasattr(config, "workerinput"):  # else it was made by the process that has started this one
+        config.add_cleanup(run_folder.make())
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:

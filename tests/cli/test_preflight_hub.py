@@ -30,6 +30,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
         monkeypatch.setattr(cache, "root", lambda: tmp_path / "hf/hub")  # the library has read its own variables
+        monkeypatch.setattr("dynamod.preprocess.fetch.LOOK", 60.0)  # to import takes its time
         yield hub
 
 

@@ -60,6 +60,8 @@ class Machine:
         self.socket = self.folder / "d.sock"
         self.python = sys.executable
         self.env: dict[str, str] = {}
+        self.forks: Warm | None = None
+        """What commands are forked from; None: from the process that has imported this tree."""
         self.commands: list[Command] = []
         self.ports: set[int] = set()
         self.daemons: set[Pid] = set()
@@ -191,7 +193,7 @@ class Machine:
         """The process that such a command can be forked from, unless it is the first of its kind."""
         if self.python != sys.executable or words[0] not in ENTRIES:
             return None
-        forks = warm(self._environ())
+        forks = self.forks or warm(self._environ())
         return forks if forks.knows(words, self.environ(**env)) else None
 
     def batch(self, cases: Sequence[tuple[str, Sequence[str]]]) -> list[Result]:

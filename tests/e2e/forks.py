@@ -1,8 +1,9 @@
 """Runs commands, each in a fork of this process, which has imported what they would all wait for.
 
-Not imported by tests but run, by `python -c` with the paths of a socket and of this file: so `sys.path` begins as that
-of a real command. One connection per command: it brings the request as JSON, and stdin, stdout and stderr as file
-descriptors. It is answered with a line with the process id and one with the exit code. Ends when its stdin is closed.
+Not imported by tests but run, by `python -c` with the path of a socket, that of this file, and `core` or `all`: so
+`sys.path` begins as that of a real command. One connection per command: it brings the request as JSON, and stdin,
+stdout and stderr as file descriptors. It is answered with a line with the process id and one with the exit code. Ends
+when its stdin is closed.
 """
 
 import contextlib
@@ -28,14 +29,21 @@ APART = (
     "__main__",
 )
 """In the names of modules that few processes import, some of them with a library that starts threads."""
-TOO = (
-    *("dynamod.features.planner.control", "dynamod.features.role_switch.control"),
-    *("encodings.idna", "fastokens", "minijinja", "tests.e2e.nursery", "tokenizers", "uvloop"),
+TOO = ("encodings.idna", "fastokens", "minijinja", "tests.e2e.nursery", "tokenizers", "uvloop")
+CONTROL = ("dynamod.features.planner.control", "dynamod.features.role_switch.control")
+ASKING = (
+    *("dynamod.cli.flags", "dynamod.cli.run", "dynamod.cli.worker"),
+    *("dynamod.ingress.api.table", "dynamod.runtime.components.frontend"),
 )
+"""Modules of the core that ask at their import which features there are."""
 
 
-def warm() -> None:
-    """Import everything but engines, and build what is built at the first use."""
+def warm(core: bool) -> None:
+    """Import everything but engines, and build what is built at the first use.
+
+    `core`: only what does not depend on the features that there are and on DYNAMOD_FEATURES. Each command looks for
+    features itself, and their folders may change from one command to the next.
+    """
     import typer.main
 
     import dynamod
@@ -43,12 +51,14 @@ def warm() -> None:
     import dynamod.graph.load
 
     typer.main.get_command = functools.cache(typer.main.get_command)  # the words of all commands are made here once
-    for module in pkgutil.walk_packages(dynamod.__path__, "dynamod."):
-        if not any(part in module.name for part in APART):
-            importlib.import_module(module.name)
-    for name in TOO:
+    apart = (*APART, ".features.", *ASKING) if core else APART
+    load(dynamod.__path__, "dynamod.", apart)
+    for name in (*TOO, *(() if core else CONTROL)):
         importlib.import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked"
+    if core:
+        assert not [name for name in sys.modules if name.startswith("dynamod.features.")]
+        return
     stdout = os.dup(1)
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 1)
@@ -58,6 +68,15 @@ def warm() -> None:
     os.dup2(stdout, 1)
     os.close(stdout)
     os.close(devnull)
+
+
+def load(folders: Sequence[str], prefix: str, apart: Sequence[str]) -> None:
+    """Import the modules in these folders, and below them, whose names have none of the parts that are `apart`."""
+    for module in pkgutil.iter_modules(folders, prefix):
+        if not any(part in module.name for part in apart):
+            loaded = importlib.import_module(module.name)
+            if module.ispkg:
+                load(loaded.__path__, f"{module.name}.", apart)
 
 
 def keep(connection: socket.socket) -> None:
@@ -107,8 +126,8 @@ def command(request: dict[str, Any], given: Sequence[int]) -> NoReturn:
     finish(getattr(main, ENTRIES[name]))
 
 
-def serve(path: str) -> None:
-    warm()
+def serve(path: str, core: bool) -> None:
+    warm(core)
     gc.collect()
     gc.freeze()  # or each fork would look through it all at its end, and copy it by that
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that keep a command
@@ -128,4 +147,4 @@ def serve(path: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], core=sys.argv[3] == "core")

@@ -15,6 +15,8 @@ import pytest
 
 from dynamod.extension.installed import installed
 
+from .warm import Warm
+
 ROOT = Path(__file__).parents[2]
 FEATURES = sorted(installed())
 ROUTES = {
@@ -42,43 +44,70 @@ SETTINGS = {
 """A key of the frontend, which is a flag of `dynamo-run`, too, and a value."""
 
 
-@pytest.fixture(scope="module")
-def package() -> Iterator[Path]:
-    """A copy of the package that is compiled: only what is not yet in the checkout is compiled here."""
-    folder = Path(tempfile.mkdtemp(prefix="dm-package-", dir="/tmp"))
-    unfinished = shutil.ignore_patterns("*.pyc.*")  # another process may be compiling
-    for name in ("dynamod", "graphs", "configs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=unfinished)
-    subprocess.run([sys.executable, "-m", "compileall", "-q", str(folder)], check=True)
-    yield folder
-    shutil.rmtree(folder)
+class Package:
+    """A copy of the package that is compiled: only what is not yet in the checkout is compiled here.
 
-
-def copied(machine: Any, package: Path) -> Path:
-    """A copy of the package, which the machine's commands use; its folder of features.
-
-    Links to compiled files: each copy would be compiled anew.
+    `forks`: what commands are forked from, once there is one. It has imported the core, which is the same without a
+    folder of a feature; what depends on features is imported by each command.
     """
-    copy: Path = machine.folder / "copy"
-    shutil.copytree(package, copy, copy_function=os.link)
-    machine.env["PYTHONPATH"] = os.pathsep.join([str(copy), str(copy / "dynamod/compat")])
-    return copy / "dynamod/features"
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="dm-package-", dir="/tmp"))
+        self.forks: Warm | None = None
+        unfinished = shutil.ignore_patterns("*.pyc.*")  # another process may be compiling
+        for name in ("dynamod", "graphs", "configs"):
+            shutil.copytree(ROOT / name, self.folder / name, ignore=unfinished)
+        subprocess.run([sys.executable, "-m", "compileall", "-q", str(self.folder)], check=True)
+
+    def close(self) -> None:
+        if self.forks is not None:
+            self.forks.close()
+        shutil.rmtree(self.folder)
+
+
+@pytest.fixture(scope="module")
+def package() -> Iterator[Package]:
+    made = Package()
+    yield made
+    made.close()
+
+
+def path(folder: Path) -> str:
+    """The path of a package for PYTHONPATH. Those that fork commands import some of the tests."""
+    return os.pathsep.join(map(str, [folder, folder / "dynamod/compat", ROOT]))
 
 
 @pytest.fixture
-def without(machine: Any, package: Path, request: pytest.FixtureRequest) -> Any:
+def machine(machine: Any, package: Package) -> Any:
+    """A machine that uses the copy of the package."""
+    machine.env["PYTHONPATH"] = path(package.folder)
+    if package.forks is None:
+        package.forks = Warm({**machine.environ(), "DYNAMOD_SOCKET": "/nowhere/d.sock"}, core=True)
+    machine.forks = package.forks
+    return machine
+
+
+@pytest.fixture
+def removed(package: Package, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A feature whose folder is not in the package, nor those of features that require it."""
+    gone: str = request.node.callspec.params["without"]
+    names = [name for name, feature in installed().items() if gone == name or gone in feature.requires]
+    for name in names:
+        (package.folder / "dynamod/features" / name).rename(package.folder / name)
+    yield gone
+    for name in names:
+        (package.folder / name).rename(package.folder / "dynamod/features" / name)
+
+
+@pytest.fixture
+def without(removed: str, machine: Any) -> Any:
     """A machine whose package lacks one feature, and each feature that requires it."""
-    name: str = request.param
-    folder = copied(machine, package)
-    for other, feature in installed().items():
-        if name == other or name in feature.requires:
-            shutil.rmtree(folder / other)
-    machine.name = name
+    machine.name = removed
     return machine
 
 
 def ended(machine: Any, *words: str, **env: str) -> Any:
-    """A command in a process of its own: those that are forked have imported the whole package."""
+    """A command that has ended."""
     return machine.start("dynamo", *words, **env).wait(60)
 
 
@@ -131,9 +160,18 @@ def test_features_that_are_switched_off(machine: Any) -> None:
             assert name == "anthropic" or json.loads(text)["error"]["code"] == "feature_off"
 
 
-def test_a_folder_that_is_added(machine: Any, package: Path) -> None:
+@pytest.fixture
+def visits(package: Package) -> Iterator[None]:
+    """One more feature in the package."""
+    folder = package.folder / "dynamod/features/visits"
+    shutil.copytree(ROOT / "tests/extension/toys/visits", folder)
+    yield
+    shutil.rmtree(folder)
+
+
+@pytest.mark.usefixtures("visits")
+def test_a_folder_that_is_added(machine: Any) -> None:
     """The toy has a part in the worker, a part in the processor and a route."""
-    shutil.copytree(ROOT / "tests/extension/toys/visits", copied(machine, package) / "visits")
     assert "a toy: /v1/visits" in ended(machine, "features").out
     command = machine.agg("--Worker.model=sample", "--Worker.engine=mocker")
     status, text = machine.ask(command.ready(), "/v1/visits")

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from .python_files import COUNT
 from .together import together
+from .warm import SERVER, Warm
 
 ROOT = Path(__file__).parents[2]
 WORDS = " ".join(f"word{n}" for n in range(120))
@@ -18,7 +21,7 @@ WORDS = " ".join(f"word{n}" for n in range(120))
 POISON = """
 import sys
 
-if {"serve", "dynamod.runtime.host"} & {*sys.orig_argv}:  # a process of a graph, or what such processes are forked from
+if {FORKS, "serve", "dynamod.runtime.host"} & {*sys.orig_argv}:  # a process of a graph, or what they are forked from
     import os, signal
     from dynamod.engine.echo import EchoCore
 
@@ -69,14 +72,35 @@ if {"serve", "dynamod.runtime.host"} & {*sys.orig_argv}:  # a process of a graph
     Mocker.queue, Mocker.export, Mocker.hold, Imports._begin = queue, export, hold, begin
 """
 """An engine with a bug: it stands for one of a GPU whose kernel crashes on some prompt."""
+_made: list[tuple[Warm, Path]] = []
+_making = threading.Lock()  # tests that are played together ask for it at the same time
+
+
+def poison(machine: Any) -> None:
+    """Let the machine's commands be forked from a process whose engines have the bug."""
+    with _making:
+        if not _made:
+            folder = Path(tempfile.mkdtemp(prefix="dm-poison-", dir="/tmp"))
+            (folder / "sitecustomize.py").write_text(f"FORKS = {str(SERVER)!r}\n{POISON}")
+            _made.append((Warm(environment(machine, folder)), folder))
+    machine.forks, folder = _made[0]
+    machine.env["PYTHONPATH"] = environment(machine, folder)["PYTHONPATH"]
+
+
+def environment(machine: Any, folder: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(folder), str(ROOT), str(ROOT / "dynamod/compat")])
+    return {**machine.environ(), "PYTHONPATH": path}
+
+
+def teardown_module() -> None:
+    for forks, folder in _made:
+        forks.close()
+        shutil.rmtree(folder)
 
 
 def serve(machine: Any, workers: int, **env: str) -> tuple[Any, str]:
-    (machine.folder / "sitecustomize.py").write_text(POISON)
-    path = os.pathsep.join([str(machine.folder), str(ROOT), str(ROOT / "dynamod/compat")])
-    command = machine.agg(
-        f"--Worker.ServiceArgs.workers={workers}", PYTHONPATH=path, DYN_TOKEN_ECHO_DELAY_MS="8", **env
-    )
+    poison(machine)
+    command = machine.agg(f"--Worker.ServiceArgs.workers={workers}", DYN_TOKEN_ECHO_DELAY_MS="8", **env)
     url = command.ready()
     machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready"] * workers)
     return command, url
@@ -173,8 +197,7 @@ def test_it_costs_two_python_files_at_most(machine: Any) -> None:
 
 
 def disagg(machine: Any, *flags: str, **arguments: Any) -> tuple[Any, str]:
-    (machine.folder / "sitecustomize.py").write_text(POISON)
-    path = os.pathsep.join([str(machine.folder), str(ROOT), str(ROOT / "dynamod/compat")])
+    poison(machine)
     given = json.dumps({"block_size": 16, "max_num_batched_tokens": 64, **arguments})
     command = machine.start(
         *("dynamo", "serve", "graphs.disagg:Frontend", "-f", "configs/disagg.yaml", "--Frontend.port=0"),
@@ -182,7 +205,6 @@ def disagg(machine: Any, *flags: str, **arguments: Any) -> tuple[Any, str]:
         *(f"--Worker.engine_args={given}", f"--PrefillWorker.engine_args={given}"),
         "--Worker.ServiceArgs.workers=2",
         *flags,
-        PYTHONPATH=path,
     )
     url = command.ready()
     machine.until(lambda: {row["state"] for row in machine.ps()} == {"Ready"})

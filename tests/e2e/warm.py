@@ -1,8 +1,8 @@
 """Commands without the third of a second in which Python imports what they need.
 
 Most tests run several (`serve`, `ps`, `scale`): what they do and how they end is asked for, not how they are loaded.
-Each still is a process of its own with its arguments, its environment, its folder. The first of every kind is started
-as a user would, so that every kind is seen to be loaded.
+Each still is a process of its own with its arguments, its environment, its folder. The first of every kind in a run of
+the tests is started as a user would, so that every kind is seen to be loaded.
 """
 
 import atexit
@@ -22,21 +22,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from ..run_folder import Kinds
+
 SERVER = Path(__file__).with_name("forks.py")
 
 
 class Warm:
-    """The process that everything is forked from; one for a run of the tests, and it ends with it."""
+    """The process that everything is forked from; one for each process that tests, and it ends with it.
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    `core`: what depends on features is imported by each command itself (`warm` of forks.py).
+    """
+
+    def __init__(self, env: Mapping[str, str], *, core: bool = False) -> None:
         own = os.path.dirname(env["DYNAMOD_SOCKET"])  # the first machine's folder, which ends before this does
         env = {name: value for name, value in env.items() if own not in value}
-        self.python = python(env)
-        self.seen: set[tuple[str, ...]] = set()
+        self.kinds = Kinds()
+        self._core = core
+        self._python = self._once(env)
         self._folder = tempfile.mkdtemp(prefix="dm-warm-", dir="/tmp")
         self._path = f"{self._folder}/s.sock"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "import sys; exec(open(sys.argv[2]).read())", self._path, str(SERVER)],
+            [
+                sys.executable,
+                "-c",
+                "import sys; exec(open(sys.argv[2]).read())",
+                self._path,
+                str(SERVER),
+                "core" if core else "all",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=env,
@@ -48,9 +61,12 @@ class Warm:
 
     def knows(self, words: Sequence[str], env: Mapping[str, str]) -> bool:
         """Whether such a command has been started as a user would; and what is read once is what it was here."""
-        known = kind(words) in self.seen
-        self.seen.add(kind(words))
-        return known and python(env) == self.python
+        return not self.kinds.first(kind(words)) and self._once(env) == self._python
+
+    def _once(self, env: Mapping[str, str]) -> dict[str, str]:
+        """What is read from the environment once, when the interpreter starts or when modules are imported."""
+        names = ("PYTHON", "LD_", "TZ", "LC_", "LANG", *(() if self._core else ("DYNAMOD_FEATURES",)))
+        return {name: value for name, value in env.items() if name.startswith(names)}
 
     def start(
         self,
@@ -183,18 +199,12 @@ def _pipe(text: str) -> IO[bytes]:
     return open(end, "rb", buffering=0)
 
 
-def python(env: Mapping[str, str]) -> dict[str, str]:
-    """What is read from the environment once, when the interpreter starts or when modules are imported."""
-    once = ("PYTHON", "DYNAMOD_FEATURES", "LD_", "TZ", "LC_", "LANG")
-    return {name: value for name, value in env.items() if name.startswith(once)}
-
-
 _first: list[Warm] = []
 _making = threading.Lock()
 
 
 def warm(env: Mapping[str, str]) -> Warm:
-    """The one of this run, made at the first call."""
+    """The one of this process, made at the first call."""
     with _making:
         if not _first:
             _first.append(Warm(env))

@@ -16,14 +16,18 @@ def clean() -> Iterator[None]:
     path, modules = list(sys.path), dict(sys.modules)
     yield
     sys.path[:] = path
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) or ""
-        installed = "site-packages" in file or "/lib/python" in file or name.startswith("dynamod")
-        if modules.get(name) is not module and not installed:
-            del sys.modules[name]
-    for name, module in modules.items():
-        sys.modules.setdefault(name, module)
+    if sys.modules != modules:  # there are thousands, and after most tests they are the same
+        for name, module in list(sys.modules.items()):
+            if modules.get(name) is not module and not _installed(name, module):
+                del sys.modules[name]
+        for name, module in modules.items():
+            sys.modules.setdefault(name, module)
     ServiceConfig._instance = None
+
+
+def _installed(name: str, module: object) -> bool:
+    file = getattr(module, "__file__", None) or ""
+    return "site-packages" in file or "/lib/python" in file or name.startswith("dynamod")
 
 
 @pytest.fixture

@@ -165,8 +165,8 @@ class Raw:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
-    async def head(self) -> tuple[int, dict[str, str]]:
-        text = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)).decode()
+    async def head(self, seconds: float = 5) -> tuple[int, dict[str, str]]:
+        text = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), seconds)).decode()
         first, *lines = text.strip().split("\r\n")
         fields = dict(line.split(": ", 1) for line in lines)
         return int(first.split()[1]), {name.lower(): value for name, value in fields.items()}

@@ -48,7 +48,7 @@ async def test_the_loop_goes_on_while_a_large_body_is_read(server, backend, conn
     ticking = asyncio.get_running_loop().create_task(tick())
     client.post(path, body)
     async with asyncio.timeout(30):
-        status, headers = await client.head()
+        status, headers = await client.head(30)
         await client.body(headers)
     ticking.cancel()
     assert status in (200, 400)

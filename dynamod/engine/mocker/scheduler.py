@@ -6,8 +6,10 @@ that the iteration takes, then hands out its tokens: the engine in real time, th
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from dynamod.kvcache.pool import Block, BlockPool, PartialBlock
 from dynamod.kvcache.store import BlockStore
@@ -48,8 +50,7 @@ class Sequence:
         return self.length + self.generated
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One iteration: how long it takes, and which sequences have a new token at its end.
 
     `finished`: of these, and of the prompts without an answer. `context`: KV tokens of sequences whose prompts had been
@@ -134,32 +135,39 @@ class Scheduler(BatchScheduler[Sequence]):
             self._loaded(load)
         step = self._step()
         if self._loads.all and not step.ms:
-            step = replace(step, ms=min(self._loads.wait, LOOK))
+            step = msgspec.structs.replace(step, ms=min(self._loads.wait, LOOK))
         self._loads.advance(step.ms)
         return step
 
     def _step(self) -> Step:
+        # The sum of `total` is written out and `_grow` is asked only where a block is missing: each is done for every
+        # token of a replay.
         size = self._settings.block_size
-        context = sum([sequence.total for sequence in self.running if sequence.computed >= sequence.total])
+        decoding = [one for one in self.running if one.computed >= one.length + one.generated]
+        context = sum([one.length + one.generated for one in decoding])
         chunks: list[tuple[Sequence, Chunk]] = []
-        prefilled = self._prefill(chunks)
+        prefilled = 0
+        if self.waiting or len(decoding) < len(self.running):
+            prefilled = self._prefill(chunks)
+            decoding = [one for one in self.running if one.computed >= one.length + one.generated]
         ms = self._timing.prefill_ms(prefilled) if prefilled else 0.0
         tokens: list[Sequence] = []
         finished: list[Sequence] = []
-        decoding = [sequence for sequence in self.running if sequence.computed >= sequence.total]
         if context:  # sequences that were prefilled in this iteration have their first tokens
             ms += self._timing.decode_ms(context / self._capacity)
         for sequence in decoding:
-            if sequence.computed < sequence.total:
+            total = sequence.length + sequence.generated
+            if sequence.computed < total:
                 continue  # it gave its blocks to another
             if not sequence.max_tokens:
                 finished.append(sequence)
                 continue
-            if not self._grow(sequence):
+            if len(sequence.held) <= total // size and not self._grow(sequence):
                 continue
             sequence.generated += 1
-            if sequence.total % size == 0:
-                self._name_last(sequence, sequence.total // size - 1)
+            total += 1
+            if not total % size:
+                self._name_last(sequence, total // size - 1)
             tokens.append(sequence)
             if sequence.generated >= sequence.max_tokens:
                 finished.append(sequence)
@@ -261,9 +269,7 @@ class Scheduler(BatchScheduler[Sequence]):
         return True
 
     def _grow(self, sequence: Sequence) -> bool:
-        """Make room for the next token; False when the sequence itself had to give way."""
-        if len(sequence.held) > sequence.total // self._settings.block_size:
-            return True
+        """Take a block for the next token; False when the sequence itself had to give way."""
         block = PartialBlock()
         while not self.pool.take([block], 0):
             victim = self._victim(sequence)

@@ -31,7 +31,7 @@ class Seen(Mocker):
 
 
 def slow(options: EngineOptions, spawn: Spawn) -> Mocker:
-    options.arguments["speed"] = 0.3
+    options.arguments["speed"] = 0.1  # an answer takes longer than another worker needs to begin
     return Seen(options, spawn)
 
 

@@ -18,7 +18,7 @@ Frontend:
 Worker:
   engine: mocker
   model: sample
-  engine_args: {{speedup_ratio: 1, block_size: 16}}
+  engine_args: {{speedup_ratio: 0.4, block_size: 16}}  # the batch is not over before the last of what happens to it
 """
 LINES = 120
 
