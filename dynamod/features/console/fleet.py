@@ -1,6 +1,7 @@
 """Looks at the nodes of a cluster as one fleet: names of other nodes stand before those of their processes (pure)."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,23 @@ def looks_of(payload: bytes, *, several: bool) -> Looks:
     if not own:
         raise msgspec.ValidationError("the daemon has not told of its own node")
     return Looks(own, found)
+
+
+def models_of(answer: Any, *, several: bool) -> dict[str, list[str]]:
+    """Models that can be asked through each process, by its name in the fleet, where there are any.
+
+    `answer`: to `ps`, or to `everywhere` with `ps`. Raises msgspec.MsgspecError for another form.
+    """
+    if not several:
+        return {row.process: row.models for row in msgspec.convert(answer, list[Row]) if row.models}
+    from dynamod.features.cluster.commands import NodeAnswer, read
+
+    found: dict[str, list[str]] = {}
+    for given in msgspec.convert(answer, list[NodeAnswer]):
+        one, rows = read(given, list[Row])
+        before = "" if one.own else f"{one.node}/"
+        found |= {f"{before}{row.process}": row.models for row in rows or () if row.models}
+    return found
 
 
 def fleet(now: Looks, before: Looks | None = None) -> tuple[Top, list[Row]]:

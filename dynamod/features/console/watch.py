@@ -1,6 +1,7 @@
 """What all open consoles of a server are told. Asks the daemon only while one is open."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import Any
@@ -11,7 +12,7 @@ from dynamod.features.top.commands import TOP
 
 from .asking import Daemon, DaemonError, DaemonRefuses
 from .figures import History, point
-from .fleet import Looks, fleet, looks_of
+from .fleet import Looks, fleet, looks_of, models_of
 from .recorder import Recorder
 
 log = logging.getLogger("dynamod.console")
@@ -103,7 +104,7 @@ class Watch:
     async def _follow(self) -> None:
         """Tell the readers of each look, until there are none, or until other nodes come or go."""
         asked, several = time.monotonic(), await self._nodes() > 1
-        await self._status()
+        await self._status(several)
         command, query = ("everywhere", {"command": TOP.name}) if several else (TOP.name, {})
         events = self._daemon.events(command, EVERY, query)
         try:
@@ -114,18 +115,20 @@ class Watch:
                 self._requests()
                 if time.monotonic() - asked >= STATUS_EVERY:
                     asked = time.monotonic()
-                    await self._status()
+                    await self._status(several)
                     if (await self._nodes() > 1) != several:
                         return
         finally:
             await events.aclose()  # type: ignore[attr-defined]  # an async generator
         raise DaemonError("the daemon has ended")
 
-    async def _status(self) -> None:
-        """Tell the readers what is wrong, and which models can be asked through each process of this node."""
+    async def _status(self, several: bool) -> None:
+        """Tell the readers what is wrong, and which models can be asked through each process."""
         self._tell("status", _encode(await self._daemon.read("status")), keep=True)
-        rows = await self._daemon.read("ps")
-        self._tell("served", _encode({row["process"]: row["models"] for row in rows if row.get("models")}), keep=True)
+        command, query = ("everywhere", {"command": "ps"}) if several else ("ps", {})
+        with contextlib.suppress(DaemonRefuses):
+            found = models_of(await self._daemon.read(command, query), several=several)
+            self._tell("served", _encode(found), keep=True)
 
     async def _nodes(self) -> int:
         """Tell the readers of the nodes of the cluster. Returns their number, 0 where the daemon knows no cluster."""

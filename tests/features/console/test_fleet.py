@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dynamod.features.cluster.commands import ANSWERS, SILENT, NodeAnswer
-from dynamod.features.console.fleet import fleet, looks_of
+from dynamod.features.console.fleet import fleet, looks_of, models_of
 from dynamod.features.top.rows import Look
 from dynamod.runtime.statistics import ProcessStatistics
 
@@ -42,6 +42,16 @@ def test_processes_of_other_nodes_have_the_name_of_the_node() -> None:
     speeds = [one.worker.tokens_per_second for one in view.processes if one.worker is not None]
     assert speeds == [15.0, 30.0], "each by the clock of its node"
     assert [(one.process, one.graph) for one in rows] == [("agg/Worker.0", "agg"), ("two/agg/Worker.0", "two/agg")]
+
+
+def test_models_stand_with_the_process_through_which_they_are_asked() -> None:
+    plain = msgspec.to_builtins([row("agg/Worker.0", models=["a", "b"]), row("agg/Worker.1")])
+    assert models_of(plain, several=False) == {"agg/Worker.0": ["a", "b"]}
+    of_nodes = [NodeAnswer(node=name, state=ANSWERS, own=name == "one", answer=plain) for name in ("one", "two")]
+    given = msgspec.to_builtins([*of_nodes, NodeAnswer(node="three", state=SILENT)])
+    assert models_of(given, several=True) == {"agg/Worker.0": ["a", "b"], "two/agg/Worker.0": ["a", "b"]}
+    with pytest.raises(msgspec.ValidationError):
+        models_of([{"process": 7}], several=False)
 
 
 def test_one_node_is_as_it_says() -> None:

@@ -12,7 +12,7 @@ export const state = {
   hello: null,
   top: null,
   status: null,
-  served: {}, // models that can be asked through a process of this node, by its name
+  served: {}, // models that can be asked through a process, by its name
   nodes: [],
   points: [],
   ended: [], // requests, the newest first

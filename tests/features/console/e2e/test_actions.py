@@ -63,6 +63,23 @@ def test_a_chat_shows_reasoning_and_calls(machine: Any, browse: Callable[..., An
     assert page.errors == []
 
 
+@pytest.mark.engine
+def test_a_chat_keeps_to_a_schema(machine: Any, browse: Callable[..., Any]) -> None:
+    pytest.importorskip("mistralrs")
+    url = machine.start("dynamo-run", "in=http", "out=mistralrs", "sample", "--http-port=0", cwd=ROOT).ready()
+    page = browse()
+    page.open(url)
+    page.go("Chat")
+    page.page.get_by_text("More").first.click()
+    schema = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+    page.page.get_by_label("JSON Schema of the answer").first.fill(json.dumps(schema | {"additionalProperties": False}))
+    page.page.fill("#prompt", "Which city?")
+    page.page.keyboard.press("Enter")
+    page.sees(".meter div", "finish").filter(has_text="stop").wait_for()
+    assert json.loads(page.page.locator(".said.model > p").inner_text())["city"] in ("Rome", "Oslo")
+    assert page.errors == []
+
+
 def test_models_are_loaded_and_unloaded(machine: Any, browse: Callable[..., Any]) -> None:
     file = machine.folder / "models.yaml"
     file.write_text(MODELS)

@@ -25,7 +25,7 @@ def test_all_nodes_are_seen_and_one_that_is_cut_off(machine: Any, servers: Serve
     page.open(url)
     machine.ask(url, "/v1/chat/completions", {**chat_body("hello"), "max_tokens": 8})
     page.sees("svg .tile.good", "Worker.0")
-    page.sees("svg .title", "two/run-mocker · Worker")
+    page.sees("svg .title", "two/run-mocker · Worker · 1 · aggregated · sample")
     page.sees("td", "this one")
     nodes = page.page.get_by_role("region", name="Nodes").get_by_role("row")
     row = nodes.filter(has_text=re.compile(r"^two"))

@@ -22,6 +22,7 @@ from tests.e2e.together import together
 
 from ...tracing.receiver import Collector
 from ..bucket import Bucket
+from ..test_perfetto import wrong
 
 CONFIG = """
 graph: graphs.agg:Frontend
@@ -57,6 +58,7 @@ def test_sigterm_loses_no_row_and_the_files_can_be_used(machine: Any) -> None:
     out = machine.folder / "timeline.json"
     assert machine.run("dynamo", "trace", "perfetto", *files, "--out", out).code == 0
     assert out.stat().st_size > 1000
+    assert wrong(out.read_text()) == []
     replayed = machine.run("dynamo", "bench", "replay", files[0], "--workers", "2")
     assert replayed.code == 0, replayed.err
 
