@@ -24,7 +24,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "narrow": {"viewport": {"width": 400, "height": 820}, "color_scheme": "light"},
 }
 SERIOUS = ("serious", "critical")
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 WIDE = """[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth)
     .map((one) => one.getAttribute('aria-label'))"""
 
