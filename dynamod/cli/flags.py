@@ -191,6 +191,13 @@ def _frontend_flags(p: Parser, port: int) -> None:
     _add_settings(p, "frontend", SERVER)
     served = "no effect; for commands of NVIDIA Dynamo: /v1/messages is always served"
     add("--enable-anthropic-api", action="store_true", help=served)
+    add = p.add_to("calls of tools")
+    pieces = "APIs whose streams have arguments in pieces: chat, responses, messages, with commas, or none"
+    add("--stream-tool-arguments", metavar="APIS", help=f"{pieces} (default responses,messages)")
+    broken = "a tool call whose arguments are no JSON object: a call all the same, or content (default arguments)"
+    add("--malformed-tool-calls", choices=("arguments", "content"), help=broken)
+    forced = "calls that have to come, with an engine that cannot enforce them: ask the model, or 400 (default ask)"
+    add("--unenforced-tool-choice", choices=("ask", "refuse"), help=forced)
     add = p.add_to("keys and TLS")
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a list with commas); hidden in ps")
     add("--api-key-file", metavar="FILE", help="file with one key per line; or the variable DYN_API_KEYS")

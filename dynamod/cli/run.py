@@ -37,9 +37,9 @@ FRONTEND_KEYS = {
         for key in (
             *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "tls_client_ca_cert_path"),
             *(name for name, option in options("frontend").items() if option.flag),
+            *("ignore_unsupported_fields", "stream_tool_arguments", "malformed_tool_calls", "unenforced_tool_choice"),
         )
     },
-    "ignore_unsupported_fields": "ignore_unsupported_fields",
     "per_request_metrics": "enable_per_request_metrics",
 }
 """Settings of the frontend, by the flags that give them."""

@@ -79,7 +79,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         str | list[str],
         Meta(
             description="APIs whose streams have the arguments of tool calls in pieces as the model writes them: "
-            "chat, responses, messages, or empty for none"
+            "chat, responses, messages, or none"
         ),
     ] = "responses,messages"
     malformed_tool_calls: Annotated[
@@ -128,7 +128,8 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
         for word in self.streamed_arguments:
             if word not in STREAMED:
-                raise UserError(f"stream_tool_arguments: {word!r} is no API", f"write some of {', '.join(STREAMED)}")
+                hint = f"write some of {', '.join(STREAMED)}, or none"
+                raise UserError(f"stream_tool_arguments: {word!r} is no API", hint)
         _ = self.proxies
 
     def __repr__(self) -> str:
@@ -164,7 +165,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @property
     def streamed_arguments(self) -> frozenset[str]:
         """`stream_tool_arguments` one by one; as text they are comma separated."""
-        return frozenset(_words(self.stream_tool_arguments))
+        return frozenset(_words(self.stream_tool_arguments)) - {"none"}
 
     @property
     def guarded(self) -> bool:
@@ -219,7 +220,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
 
     DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_BODIES_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE,
     DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS, DYN_HTTP_ALLOWED_ORIGINS (comma separated), DYN_HTTP_GUARD_STATUS,
-    DYN_HTTP_TRUSTED_PROXIES (comma separated),
+    DYN_HTTP_TRUSTED_PROXIES (comma separated), DYN_STREAM_TOOL_ARGUMENTS (comma separated),
+    DYN_MALFORMED_TOOL_CALLS, DYN_UNENFORCED_TOOL_CHOICE,
     DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated),
     DYN_API_KEY_FILE, DYN_CLIENT_KEYS_FILE. Settings of features may have variables, too.
     """
@@ -248,6 +250,9 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_HTTP_BODIES_LIMIT_MB": ("bodies_limit_mb", float),
     "DYN_HTTP_ALLOWED_ORIGINS": ("allowed_origins", str),
     "DYN_HTTP_TRUSTED_PROXIES": ("trusted_proxies", str),
+    "DYN_STREAM_TOOL_ARGUMENTS": ("stream_tool_arguments", str),
+    "DYN_MALFORMED_TOOL_CALLS": ("malformed_tool_calls", str),
+    "DYN_UNENFORCED_TOOL_CHOICE": ("unenforced_tool_choice", str),
     "DYN_HTTP_GUARD_STATUS": ("guard_status", _true),
     "DYN_ENABLE_FORCE_INCLUDE_USAGE": ("force_include_usage", _true),
     "DYN_API_KEYS": ("api_keys", str),

@@ -28,6 +28,8 @@ _NO_INTEGER = re.compile(r"^Expected `[^`]*\bint\b[^`]*`, got `float`")
 _MENDED = 64
 """Fields and lists of a body whose numbers become integers."""
 _LARGEST = 2.0**53
+WRONG_KEYS = 3
+"""Keys that an error names."""
 _IN_LIST = re.compile(r"\[(\d+|\.\.\.)\]$")
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode = msgspec.json.Decoder().decode
@@ -130,18 +132,21 @@ def _refused(error: msgspec.ValidationError, kind: Any, value: Any) -> BadReques
     if text.startswith(_NO_WORD) and (found := _no_such_word(kind, value, path)):
         return found
     if _TOKEN_KEY.match(text):
-        return BadRequest(f"`{path}` has {_wrong_key(value, path)}, which is no token id", param=path)
+        return BadRequest(f"`{path}` has {_wrong_keys(value, path)}", param=path)
     text = in_words(text, None)
     if not path:
         return BadRequest(f"the body must be a JSON object with the request's fields: {text}")
     return BadRequest(f"`{path}`: {text}", param=path.split("[...]", 1)[0], code="invalid_type")
 
 
-def _wrong_key(body: Any, path: str) -> str:
-    """The first key of an object at the top of the body that is no token id."""
+def _wrong_keys(body: Any, path: str) -> str:
+    """The first keys of an object at the top of the body that are no token ids, in words."""
     keys = body.get(path.partition("[")[0], ()) if isinstance(body, dict) else ()
-    wrong = next((key for key in keys if not re.fullmatch("[0-9]{1,10}", key)), None)
-    return "a key" if wrong is None else f"the key {wrong[:40]!r}"
+    wrong = [repr(key[:40]) for key in keys if not re.fullmatch("[0-9]{1,10}", key)]
+    if len(wrong) < 2:
+        return f"the key {wrong[0]}, which is no token id" if wrong else "a key, which is no token id"
+    others = f" and {len(wrong) - WRONG_KEYS} others" if len(wrong) > WRONG_KEYS else ""
+    return f"the keys {', '.join(wrong[:WRONG_KEYS])}{others}, which are no token ids"
 
 
 def _out_of_range(kind: Any, body: Any, path: str) -> BadRequest | None:

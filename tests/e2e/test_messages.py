@@ -81,6 +81,29 @@ def test_what_an_operator_may_want_otherwise(machine: Any) -> None:
     assert (message["content"], message["reasoning"], "reasoning_content" in message) == ("Hi", "Why?", False)
 
 
+FORCED = {"tools": [{"type": "function", "function": {"name": "now"}}], "tool_choice": "required", "max_tokens": 9}
+
+
+@together
+def test_flags_and_variables_say_how_calls_reach_clients(machine: Any) -> None:
+    """By an engine without grammars, and a model that answers with its prompt: a call that is none."""
+    given = {"malformed_tool_calls": "content", "unenforced_tool_choice": "refuse", "stream_tool_arguments": "none"}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    variables = {f"DYN_{name.upper()}": value for name, value in given.items()}
+    words = ("in=http", "out=echo_core", "sample", "--http-port=0", "--tool-call-parser=hermes")
+    broken = '<tool_call>{"name": "now", "arguments": {"a": }}</tool_call>'
+    body = {"messages": user(broken), "tools": FORCED["tools"], "max_tokens": 500, "nvext": {"use_raw_prompt": True}}
+    for more, settings in ((flags, {}), ((), variables)):
+        command = machine.start("dynamo-run", *words, *more, DYN_TOKEN_ECHO_DELAY_MS="0", **settings)
+        url = command.ready()
+        message = json.loads(ask(url, "/v1/chat/completions", body)[1])["choices"][0]["message"]
+        assert not message.get("tool_calls")
+        assert '{"name": "now", "arguments": {"a": }}' in message["content"]
+        status, text = ask(url, "/v1/chat/completions", {"messages": user("Hi"), **FORCED})
+        assert (status, "tool_choice" in text) == (400, True), text
+        command.end()
+
+
 @together
 def test_a_message_goes_on_at_another_worker(machine: Any) -> None:
     command = machine.start(

@@ -35,6 +35,21 @@ def test_the_environment_and_what_overrides_it(tmp_path) -> None:
     assert from_environment({}) == {"metrics_prefix": FrontendSettings().metrics_prefix}
 
 
+def test_the_environment_says_how_calls_reach_clients() -> None:
+    environ = {
+        "DYN_STREAM_TOOL_ARGUMENTS": "chat, messages",
+        "DYN_MALFORMED_TOOL_CALLS": "content",
+        "DYN_UNENFORCED_TOOL_CHOICE": "refuse",
+    }
+    settings: FrontendSettings = validate(FrontendSettings, given({}, from_environment(environ)), "Frontend")
+    assert settings.streamed_arguments == {"chat", "messages"}
+    assert (settings.malformed_tool_calls, settings.unenforced_tool_choice) == ("content", "refuse")
+    assert FrontendSettings(stream_tool_arguments="none").streamed_arguments == frozenset()
+    for name in environ:
+        with pytest.raises(UserError, match=name.removeprefix("DYN_").lower()):
+            validate(FrontendSettings, given({}, from_environment({name: "maybe"})), "Frontend")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

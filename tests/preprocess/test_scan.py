@@ -89,6 +89,20 @@ def test_a_doubled_key_is_named() -> None:
     assert (caught.value.param, caught.value.code) == ("content", "invalid_json")
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (["bad"], "the key 'bad', which is no token id"),
+        (["7", "bad", "-1"], "the keys 'bad', '-1', which are no token ids"),
+        (list("abcde"), "the keys 'a', 'b', 'c' and 2 others, which are no token ids"),
+    ],
+)
+def test_wrong_keys_of_a_bias_are_named(keys: list[str], said: str) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}], "logit_bias": dict.fromkeys(keys, 1)})
+    with pytest.raises(BadRequest, match=rf"`logit_bias\[\.\.\.\]` has {said}|`logit_bias` has {said}"):
+        Parser(ChatRequest).parse(body.encode())
+
+
 HEAD = b'{"messages":[{"role":"user","content":"hi"}],"x":'
 LARGE_BODIES = {
     "values": b"[" + b"1," * 2_000_001 + b"1]}",

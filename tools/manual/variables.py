@@ -223,6 +223,21 @@ GROUPS = (
                 "",
                 "addresses and networks of proxies whose `X-Forwarded-For` names the client in records, with commas",
             ),
+            Variable(
+                "DYN_STREAM_TOOL_ARGUMENTS",
+                '`"responses,messages"`',
+                "APIs whose streams have arguments of tool calls in pieces: `chat`, `responses`, `messages`, or `none`",
+            ),
+            Variable(
+                "DYN_MALFORMED_TOOL_CALLS",
+                '`"arguments"`',
+                "`content`: a tool call whose arguments are no JSON object is content",
+            ),
+            Variable(
+                "DYN_UNENFORCED_TOOL_CHOICE",
+                '`"ask"`',
+                "`refuse`: 400 where an engine cannot enforce the calls that `tool_choice` asks for",
+            ),
             Variable("DYN_AUDIT", "`false`", "`true`: an [audit log](../how-to/audit.md)"),
             Variable("DYN_AUDIT_DIR", "", "folder of the audit log, which turns it on, too"),
             Variable("OTEL_EXPORT_ENABLED", "`false`", "`true`: [traces](../how-to/tracing.md)"),

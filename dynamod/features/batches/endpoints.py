@@ -14,7 +14,7 @@ from dynamod.http.context import RequestContext
 from dynamod.ingress.api.endpoint import Endpoint, Frontend
 from dynamod.ingress.api.pages import listed
 from dynamod.ingress.api.table import endpoints_off
-from dynamod.message.errors import BadRequest, RequestError, unsupported
+from dynamod.message.errors import BadRequest, RequestError
 from dynamod.preprocess.parse import Parser
 
 from .file_endpoints import store_of
@@ -76,8 +76,6 @@ class CreateBatch(Endpoint):
         if not _WINDOW.fullmatch(window) or int(window[:-1]) > LONGEST:
             text = f"`completion_window` is {window[:40]!r}; it must be hours like 24h, 1h to {LONGEST}h"
             raise BadRequest(text, param="completion_window")
-        if asked.output_expires_after is not None:
-            raise unsupported("output_expires_after", "`output_expires_after` is not served: files stay")
         if asked.endpoint not in store.urls:
             text = next((text for one, text in endpoints_off() if one.path == asked.endpoint), "not served here")
             raise BadRequest(f"`endpoint` is {asked.endpoint}: {text}", param="endpoint")

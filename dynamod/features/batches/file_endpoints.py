@@ -20,7 +20,16 @@ from dynamod.ingress.api.pages import ascending, limit_of, listed
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 
 from .quotas import check_files
-from .records import PURPOSES, DeletedFile, FileObject, file_id, gone, room_on_disk
+from .records import (
+    LONGEST_LIFE,
+    PURPOSES,
+    SHORTEST_LIFE,
+    DeletedFile,
+    FileObject,
+    file_id,
+    gone,
+    room_on_disk,
+)
 
 if TYPE_CHECKING:
     from .store import Store
@@ -35,6 +44,14 @@ NAME = 512
 """Most characters of a file's name."""
 MOST = 10_000
 """Most files of one page."""
+ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+FIELDS = {
+    "purpose": f"one of {', '.join(PURPOSES)}",
+    ANCHOR: "created_at",
+    SECONDS: f"a number from {SHORTEST_LIFE} to {LONGEST_LIFE}",
+}
+"""Parts of an upload besides the file, and what they must be."""
+PARTS = ", ".join(f"`{name}`" for name in ("file", *FIELDS))
 
 
 class FileList(msgspec.Struct):
@@ -66,7 +83,12 @@ class Upload(Endpoint):
     errors = (400, 401, 404, 408, 413, 415, 429, 500, 507)
     form: ClassVar[Mapping[str, Any]] = {
         "type": "object",
-        "properties": {"purpose": {"enum": [*PURPOSES]}, "file": {"type": "string", "format": "binary"}},
+        "properties": {
+            "purpose": {"enum": [*PURPOSES]},
+            "file": {"type": "string", "format": "binary"},
+            ANCHOR: {"enum": ["created_at"]},
+            SECONDS: {"type": "integer", "minimum": SHORTEST_LIFE, "maximum": LONGEST_LIFE},
+        },
         "required": ["purpose", "file"],
     }
 
@@ -97,11 +119,27 @@ class Upload(Endpoint):
             if not size:
                 raise BadRequest("`file` must not be empty", param="file")
             check_files(frontend.settings, await asyncio.to_thread(store.files, owner), size)
-            made = FileObject(name, size, int(time.time()), given["file"], purpose)
+            now, life = int(time.time()), _life(given)
+            expires = now + life if life else msgspec.UNSET
+            made = FileObject(name, size, now, given["file"], purpose, expires_at=expires)
             store.show(part, owner, made)
         finally:
             part.unlink(missing_ok=True)
         return json_response(made)
+
+
+def _life(given: Mapping[str, str]) -> int:
+    """Seconds after which an upload expires; 0: never. Raises BadRequest."""
+    anchor, seconds = given.get(ANCHOR), given.get(SECONDS)
+    if anchor is None and seconds is None:
+        return 0
+    if anchor != "created_at":
+        raise BadRequest(f"`{ANCHOR}` is {anchor!r}; it must be 'created_at'", param=ANCHOR)
+    life = int(seconds) if seconds is not None and seconds.isdecimal() else 0
+    if not SHORTEST_LIFE <= life <= LONGEST_LIFE:
+        said = f"`{SECONDS}` is {seconds!r}; it must be a number from {SHORTEST_LIFE} to {LONGEST_LIFE}"
+        raise BadRequest(said, param=SECONDS)
+    return life
 
 
 async def _parts(request: web.BaseRequest, store: "Store", file: FileIO, rate: float) -> dict[str, str]:
@@ -115,8 +153,8 @@ async def _parts(request: web.BaseRequest, store: "Store", file: FileIO, rate: f
                 name = part.name if isinstance(part, BodyPartReader) else None
                 if isinstance(part, MultipartReader) or name is None:
                     raise BadRequest("a part of the form has no name")
-                if name not in ("purpose", "file"):
-                    raise unsupported(name[:NAME], f"`{name[:NAME]}` is not served; the parts are `purpose` and `file`")
+                if name not in ("file", *FIELDS):
+                    raise unsupported(name[:NAME], f"`{name[:NAME]}` is not served; the parts are {PARTS}")
                 if name in given:
                     raise BadRequest(f"`{name}` is there twice", param=name)
                 if "\0" in (part.filename or ""):
@@ -126,10 +164,10 @@ async def _parts(request: web.BaseRequest, store: "Store", file: FileIO, rate: f
                 while data := await part.read_chunk(PART):
                     came += len(data)
                     clock.came(came)
-                    if name == "purpose":
+                    if name in FIELDS:
                         given[name] += data.decode("utf-8", "replace")
                         if len(given[name]) > NAME:
-                            raise BadRequest(f"`purpose` must be one of {', '.join(PURPOSES)}", param="purpose")
+                            raise BadRequest(f"`{name}` must be {FIELDS[name]}", param=name)
                         continue
                     if file.tell() + len(data) > end:
                         end = file.tell() + min(LOOK, await asyncio.to_thread(store.check_room, len(data)))

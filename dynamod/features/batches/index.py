@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from .records import FileObject, FileRecord
 
 SETTLED_NS = 100_000_000
@@ -34,17 +36,19 @@ class FileIndex:
         self._lock = threading.Lock()
         self._seen = -1  # time of change of the folder when the index was read
         self._records: dict[str, FileRecord] = {}
-        self._owners: dict[str, dict[str, FileRecord]] = {}
+        self._owners: dict[str, dict[str, FileRecord]] = {}  # of files that have not expired
+        self._expiring: set[str] = set()  # files of these that will expire
         self._sorted: dict[str | None, list[FileObject]] = {}  # by owner, until a file of the owner changes
 
     def files(self, owner: str | None) -> list[FileObject]:
         """Files of an owner, the newest first; None: of all owners. Callers must not change the list."""
         with self._lock:
             self._refresh()
+            self._hide()
             found = self._sorted.get(owner)
             if found is None:
-                kept = self._records if owner is None else self._owners.get(owner, {})
-                records = sorted(kept.values(), key=lambda one: -one.order)
+                kept = self._owners.values() if owner is None else [self._owners.get(owner, {})]
+                records = sorted([record for one in kept for record in one.values()], key=lambda one: -one.order)
                 found = self._sorted[owner] = [one.file for one in records]
             return found
 
@@ -52,9 +56,17 @@ class FileIndex:
         """Number and bytes of the files of each owner."""
         with self._lock:
             self._refresh()
+            self._hide()
             return {
                 owner: (len(kept), sum(one.file.bytes for one in kept.values())) for owner, kept in self._owners.items()
             }
+
+    def expired(self) -> set[str]:
+        """Files on disk that have expired."""
+        with self._lock:
+            self._refresh()
+            self._hide()
+            return {name for name, one in self._records.items() if name not in self._owners.get(one.owner, {})}
 
     def refresh(self) -> None:
         """Read new records, so that the next list is quick."""
@@ -78,13 +90,24 @@ class FileIndex:
     def _add(self, name: str, record: FileRecord) -> None:
         self._records[name] = record
         self._owners.setdefault(record.owner, {})[name] = record
+        if record.file.expires_at is not msgspec.UNSET:
+            self._expiring.add(name)
         self._changed(record.owner)
 
     def _forget(self, name: str) -> None:
-        owner = self._records.pop(name).owner
-        del self._owners[owner][name]
-        if not self._owners[owner]:
-            del self._owners[owner]
+        self._remove(name, self._records.pop(name).owner)
+
+    def _hide(self) -> None:
+        now = self._now() / 10**9
+        for name in [one for one in self._expiring if self._records[one].file.expired(now)]:
+            self._remove(name, self._records[name].owner)
+
+    def _remove(self, name: str, owner: str) -> None:
+        self._expiring.discard(name)
+        kept = self._owners.get(owner, {})
+        kept.pop(name, None)
+        if not kept:
+            self._owners.pop(owner, None)
         self._changed(owner)
 
     def _changed(self, owner: str) -> None:

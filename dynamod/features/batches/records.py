@@ -21,13 +21,22 @@ PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 """What clients keep files for. Only files for batches are read by this server; others are kept and given back."""
 URLS: tuple[str, ...] = (*get_args(Url), "/v1/messages")
 """Endpoints that lines of a batch may ask; batches of /v1/messages have routes of their own."""
+SHORTEST_LIFE, LONGEST_LIFE = 3600, 30 * 24 * 3600
+"""Seconds after which a file may expire, by OpenAI's API."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _Text = Annotated[str, Meta(max_length=512)]
 _Key = Annotated[str, Meta(max_length=64)]
 
 
+class ExpiresAfter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a file is removed: so many seconds after it was made."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Meta(ge=SHORTEST_LIFE, le=LONGEST_LIFE)]
+
+
 class FileObject(msgspec.Struct, frozen=True):
-    """A file. `bytes`: its length. `created_at`: seconds since 1970."""
+    """A file. `bytes`: its length. `created_at`, `expires_at`: seconds since 1970; without the latter a file stays."""
 
     id: str
     bytes: int
@@ -36,6 +45,11 @@ class FileObject(msgspec.Struct, frozen=True):
     purpose: Purpose | Literal["batch_output"]
     object: Literal["file"] = "file"
     status: Literal["processed"] = "processed"
+    expires_at: int | msgspec.UnsetType = msgspec.UNSET
+
+    def expired(self, now: float) -> bool:
+        """Whether the file is to be removed. `now`: seconds since 1970."""
+        return self.expires_at is not msgspec.UNSET and self.expires_at <= now
 
 
 class FileRecord(msgspec.Struct, frozen=True):
@@ -61,7 +75,7 @@ class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     endpoint: Url
     completion_window: str
     metadata: Annotated[dict[_Key, _Text], Meta(max_length=16)] | None = None
-    output_expires_after: dict[str, int | str] | None = None
+    output_expires_after: ExpiresAfter | None = None
 
 
 class Counts(msgspec.Struct):
@@ -116,7 +130,8 @@ class BatchObject(msgspec.Struct):
 class BatchRecord(msgspec.Struct):
     """A batch on disk. `output`, `error`: ids of the files of answers, which clients see after the end of the batch.
 
-    `ending`: the status that the batch gets when the files are complete. `owner`, `order`: as of a file.
+    `ending`: the status that the batch gets when the files are complete. `owner`, `order`: as of a file. `life`:
+    seconds after which files of answers expire; 0: they stay.
     """
 
     owner: str
@@ -125,6 +140,7 @@ class BatchRecord(msgspec.Struct):
     error: str
     batch: BatchObject
     ending: Ended | None = None
+    life: int = 0
 
 
 def file_id() -> str:
@@ -145,7 +161,8 @@ def new_batch(asked: BatchRequest, owner: str) -> BatchRecord:
         seconds + hours * 3600,
         metadata=asked.metadata,
     )
-    return BatchRecord(owner, now, file_id(), file_id(), batch)
+    life = asked.output_expires_after.seconds if asked.output_expires_after is not None else 0
+    return BatchRecord(owner, now, file_id(), file_id(), batch, life=life)
 
 
 def gone(name: str) -> NotFound:

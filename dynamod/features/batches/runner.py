@@ -26,6 +26,8 @@ BATCHES_AT_ONCE = 4
 """Batches in work in one process; all of them share the limit of requests in flight."""
 LOOK = 0.5
 """Seconds between two searches for a batch without a process."""
+EXPIRE = 30.0
+"""Seconds between two searches for files that have expired; clients do not see them meanwhile."""
 BROKEN = 10.0
 """Seconds until the next search after a batch has failed with an unexpected error."""
 LINES = Definition("counter", "batch_requests", "Lines of batches that this process has answered.", ("status",))
@@ -57,7 +59,16 @@ class Runner:
             await asyncio.to_thread(self._store.prepare)
         except OSError as error:
             log.warning("the folder of batches: %s", error)
-        await asyncio.gather(self._loop(over=True), *[self._loop() for _ in range(BATCHES_AT_ONCE)])
+        await asyncio.gather(self._expire(), self._loop(over=True), *[self._loop() for _ in range(BATCHES_AT_ONCE)])
+
+    async def _expire(self) -> None:
+        while True:
+            try:
+                if count := await asyncio.to_thread(self._store.expire):
+                    log.info("files of batches: %d have expired and were removed", count)
+            except OSError as error:
+                log.warning("files of batches that have expired: %s", error)
+            await asyncio.sleep(EXPIRE)
 
     async def _loop(self, *, over: bool = False) -> None:
         """Work at one batch after the other. `over`: only at cancelled and expired batches, which must not wait."""

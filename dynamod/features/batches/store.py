@@ -112,7 +112,7 @@ class Store:
     def file(self, name: str, owner: str | None) -> FileObject:
         """A file of an owner; None: of any owner. Raises NotFound."""
         record = self._read(self._files, _FILE, name, FileRecord)
-        if record is None or owner not in (None, record.owner):
+        if record is None or owner not in (None, record.owner) or record.file.expired(time.time()):
             raise gone(name)
         return record.file
 
@@ -132,11 +132,25 @@ class Store:
     def delete(self, name: str, owner: str | None) -> None:
         """Delete a file of an owner; None: of any owner. Raises NotFound, StoreInUse."""
         self.file(name, owner)
+        self._require_unread(name)
+        self._unlink(name)
+
+    def expire(self) -> int:
+        """Delete files that have expired, but no input of a batch that has not ended; returns how many. Blocks."""
+        names = self._index.expired()
+        read = {one.batch.input_file_id for one in self.unfinished()} if names else set()
+        for name in names - read:
+            self._unlink(name)
+        return len(names - read)
+
+    def _unlink(self, name: str) -> None:
+        for path in (self._files / f"{name}.json", self.data(name)):
+            path.unlink(missing_ok=True)
+
+    def _require_unread(self, name: str) -> None:
         for record in self.batches(None):
             if record.batch.input_file_id == name and record.batch.status not in ENDED:
                 raise StoreInUse(f"the file `{name}` is read by {record.batch.id}; cancel that first", param="id")
-        for path in (self._files / f"{name}.json", self.data(name)):
-            path.unlink(missing_ok=True)
 
     def sweep(self) -> None:
         """Remove abandoned uploads and the remains of writes that a crash has interrupted."""
@@ -175,8 +189,7 @@ class Store:
         others = {one.batch.input_file_id for one in self.batches(None) if one.batch.id != batch.id}
         self._forget(batch.id)
         for name in {batch.input_file_id, record.output, record.error} - others:
-            for path in (self._files / f"{name}.json", self.data(name)):
-                path.unlink(missing_ok=True)
+            self._unlink(name)
 
     def _forget(self, name: str) -> None:
         for kind in ("json", "lock", "cancel", "begun"):

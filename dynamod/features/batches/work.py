@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import msgspec
+
 from dynamod.ingress.batch_lines import answer_row, failure_row
 from dynamod.ingress.large import apart
 from dynamod.message.errors import DynamodError, RequestError, UserError
@@ -252,6 +254,8 @@ class Work:
         if not size:
             path.unlink(missing_ok=True)
             return None
-        made = FileObject(name, size, int(time.time()), f"{batch.id}_{kind}.jsonl", "batch_output")
+        now, life = int(time.time()), self._record.life
+        expires = now + life if life else msgspec.UNSET
+        made = FileObject(name, size, now, f"{batch.id}_{kind}.jsonl", "batch_output", expires_at=expires)
         self._store.add(FileRecord(self._record.owner, time.time_ns(), made))
         return name

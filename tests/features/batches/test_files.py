@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,6 +167,26 @@ def test_a_list_reads_only_what_is_new(tmp_path: Path) -> None:
     (tmp_path / "b" / "files" / f"{file_id()}.json").write_text("torn")
     (tmp_path / "b" / "files" / "other.json").write_text("{}")
     assert index.files("b") == [made[5], made[3], made[1]]
+
+
+def test_the_index_hides_what_has_expired(tmp_path: Path) -> None:
+    store, now = Store(str(tmp_path / "b"), 10_000), [time.time_ns()]
+    seconds = now[0] // 10**9
+    index = FileIndex(tmp_path / "b" / "files", store._index._read, lambda: now[0])
+    made = [
+        FileObject(file_id(), 3, seconds, "x", "batch", expires_at=expires)
+        for expires in (seconds + 10, seconds + 20, msgspec.UNSET)
+    ]
+    for order, file in enumerate(made):
+        store.add(FileRecord("ab"[order % 2], order, file))
+    assert index.files(None) == made[::-1]
+    now[0] += 10 * 10**9
+    assert (index.files(None), index.files("a"), index.expired()) == (made[:0:-1], [made[2]], {made[0].id})
+    now[0] += 10 * 10**9
+    assert (index.files(None), index.files("b"), index.use()) == ([made[2]], [], {"a": (1, 3)})
+    assert index.expired() == {made[0].id, made[1].id}
+    store._unlink(made[0].id)
+    assert index.expired() == {made[1].id}
 
 
 def test_an_admin_sees_files_of_all_owners(store: Store) -> None:

@@ -58,6 +58,7 @@ async def test_a_line_has_a_record_where_a_feature_reads_records(asker: Asker, s
     server.metrics.records = Records([reader], (), lambda: ("one", "agg/ingress.0"))
     assert (await asked(asker))[0] == 200
     assert (await asked(asker, model="none"))[0] == 404
+    await server.metrics.records.close()  # records are made soon after the end
     one, missing = found
     assert (one.id, one.client, one.path, one.status, one.finish) == ("batch_req_1", "", CHAT, 200, "stop")
     assert json.loads(one.request_body or b"") == BODY

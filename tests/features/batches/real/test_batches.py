@@ -218,7 +218,9 @@ async def test_requests_that_are_refused(url: str) -> None:
             ({"completion_window": "169h"}, "1h to 168h"),
             ({"endpoint": "/v1/messages"}, "endpoint"),
             ({"metadata": {"a": 1}}, "metadata"),
-            ({"output_expires_after": {"anchor": "created_at", "seconds": 3600}}, "not served"),
+            ({"output_expires_after": {"anchor": "created_at", "seconds": 60}}, "seconds"),
+            ({"output_expires_after": {"anchor": "ended_at", "seconds": 3600}}, "anchor"),
+            ({"output_expires_after": {"anchor": "created_at"}}, "seconds"),
         ):
             asked: Any = {"input_file_id": good.id, "endpoint": CHAT, "completion_window": "24h", **fields}
             with pytest.raises(openai.BadRequestError, match=said):
