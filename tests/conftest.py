@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,11 +65,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     here = Path(__file__).parent
 
-    def rank(item: pytest.Item) -> tuple[int, Path]:
-        parts = item.path.relative_to(here).parts if here in item.path.parents else ()  # `tools` may be asked too
-        return min((LONG.index(part) for part in parts if part in LONG), default=len(LONG)), item.path
+    @cache  # of 9,500 tests in 600 files
+    def rank(path: Path) -> tuple[int, Path]:
+        parts = path.relative_to(here).parts if here in path.parents else ()  # `tools` may be asked too
+        return min((LONG.index(part) for part in parts if part in LONG), default=len(LONG)), path
 
-    items.sort(key=rank)
+    items.sort(key=lambda item: rank(item.path))
 
 
 def pytest_collection_finish() -> None:

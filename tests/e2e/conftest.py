@@ -191,7 +191,7 @@ class Machine:
 
     def _forks(self, words: Sequence[str], env: Mapping[str, str]) -> Warm | None:
         """The process that such a command can be forked from, unless it is the first of its kind."""
-        if self.python != sys.executable or words[0] not in ENTRIES:
+        if self.python != sys.executable or not (words[0] in ENTRIES or words[0].startswith("dynamo.")):
             return None
         forks = self.forks or warm(self._environ())
         return forks if forks.knows(words, self.environ(**env)) else None

@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import selectors
 import signal
 import socket
@@ -123,7 +124,9 @@ def command(request: dict[str, Any], given: Sequence[int]) -> NoReturn:
     from tests.e2e.nursery import install
 
     install(request["name"], daemon=name == "dynamod")
-    finish(getattr(main, ENTRIES[name]))
+    if name in ENTRIES:
+        finish(getattr(main, ENTRIES[name]))
+    finish(functools.partial(runpy.run_module, name, run_name="__main__", alter_sys=True))
 
 
 def serve(path: str, core: bool) -> None:

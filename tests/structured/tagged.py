@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import lru_cache
 from typing import Any
 
 from llguidance import LLMatcher
@@ -49,10 +50,15 @@ def grammar_of(form: Any, *behind: str) -> Grammar:
     return Grammar("structural_tag", json.dumps(value), *behind)
 
 
+@lru_cache(maxsize=4)  # one form is asked about many texts
+def _at_its_beginning(grammar: Grammar) -> LLMatcher:
+    assert problem(grammar) == ("", "")
+    return LLMatcher(_vocabulary().tokenizer, source(grammar), log_level=0, limits=LIMITS)
+
+
 def keeps(grammar: Grammar, text: str) -> bool:
     """Whether a text is an answer by the grammar, byte by byte."""
-    assert problem(grammar) == ("", "")
-    matcher = LLMatcher(_vocabulary().tokenizer, source(grammar), log_level=0, limits=LIMITS)
+    matcher = _at_its_beginning(grammar).deep_copy()
     whole = list(text.encode())
     fits = matcher.validate_tokens(whole) == len(whole)
     matcher.consume_tokens(whole[: matcher.validate_tokens(whole)])
