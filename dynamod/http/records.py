@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
+import msgspec
 from aiohttp import web
 
 from dynamod.message.errors import RequestError
@@ -62,7 +63,7 @@ class RecordReader(ABC):
         """Keep what was taken: the server has served its last request."""
 
 
-class Ended(NamedTuple):
+class Ended(msgspec.Struct, frozen=True):
     """A request that has ended. `at`: by `perf_counter`. `time`: Unix seconds."""
 
     context: RequestContext
@@ -161,16 +162,16 @@ class Records:
                     await reader.close()
 
     def _made(self, ended: Ended) -> RequestRecord:
-        context, status, failed, bodies, at, now = ended
+        context, status, failed, bodies = ended.context, ended.status, ended.failed, ended.bodies
         request, response = context.request, context.response
-        took = at - context.begun
+        took = ended.at - context.begun
         places = response.places if response is not None else ()
         first = response.first if response is not None else None
         node, process = self._where()
         facts = self._facts.pop(context, None) if self._facts else None
         return RequestRecord(
             id=context.id,
-            time=now - took,
+            time=ended.time - took,
             duration_ms=_ms(took),
             queue_ms=_ms(places[0].seconds) if places else None,
             first_ms=_ms(first) if first is not None else None,

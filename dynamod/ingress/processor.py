@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +101,7 @@ class ProcessorBackend:
         return await self._processor.requests.start(job, sink, lowered)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorOptions:
+class ProcessorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How requests are placed and for how long. `decisions`: requests of which the routing decisions are kept.
 
     `config`: see `Dispatcher`.
@@ -116,8 +115,7 @@ class ProcessorOptions:
     config: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorPlace:
+class ProcessorPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where a processor runs. `node()`: the name of the node. `link`, `component`: see `ProcessorContext`."""
 
     node: Callable[[], str] = lambda: ""
