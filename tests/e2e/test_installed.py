@@ -73,7 +73,7 @@ def served(machine: Any, installed: Installed, *words: str) -> tuple[Any, str, P
 def intact(streams: list[Any]) -> str:
     """The text that all streams have ended with."""
     read = [stream.read() for stream in streams]
-    assert {(one.done, one.error) for one in read} == {(True, None)}
+    assert [(one.done, one.error) for one in read] == [(True, None)] * len(streams)
     (text,) = {one.text for one in read}
     assert WORDS in text
     return str(text)

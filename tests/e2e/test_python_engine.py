@@ -257,7 +257,7 @@ def test_engines_and_clients_of_other_nodes(machine: Any, servers: Servers) -> N
 
     fixed = machine.script(SERVER.replace("__STATIC__", "True"), name="server", **on(machine, servers, "two"))
     client = machine.script(ECHO, name="client", **on(machine, servers, "one"))
-    assert client.wait().out == "['a', 'b']\n"
+    assert client.wait(60).out == "['a', 'b']\n"
     assert fixed.end().code == 0
 
 
