@@ -108,7 +108,7 @@ class SimulatedMocker(Mocker):
         slow = max(usual, min(usual * self.slowness, LONGEST_STEP_S))
         now = asyncio.get_running_loop().time()
         self._step = now, now + slow, found.prefilled + len(found.tokens)
-        return replace(found, ms=found.ms * slow / usual) if usual else found
+        return msgspec.structs.replace(found, ms=found.ms * slow / usual) if usual else found
 
     def working(self) -> tuple[float | None, int]:
         """For how many seconds the step is computed, None between two, and of how many tokens."""
