@@ -13,7 +13,7 @@ check:  ## format, lint, spelling, types, language and unit tests
 format:  ## format the code and mend what can be mended
 	uv run ruff check --fix .
 	uv run ruff format .
-test:  ## the suite: 15 minutes on two cores
+test:  ## the suite: 13 minutes on two cores
 	uv run pytest
 manual:  ## write the reference pages and build the manual into build/manual
 	uv run python -m tools.manual
