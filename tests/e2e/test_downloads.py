@@ -85,7 +85,7 @@ def test_progress_in_terminal_and_ps_and_ctrl_c(machine: Any, hub: Hub) -> None:
     [here] = [part.stat().st_size for part in parts(machine)]
     hub.speed, hub.sent[TENSORS] = 1e9, 0
     machine.run("dynamo", "pull", "org/toy", seconds=60)
-    assert hub.sent[TENSORS] <= len(REPOSITORY[TENSORS]) - here + 2 * CHUNK, "it goes on where it stopped"
+    assert hub.sent[TENSORS] <= len(REPOSITORY[TENSORS]) - here + 2 * CHUNK, "the download continues where it stopped"
 
 
 @pytest.mark.engine

@@ -73,7 +73,7 @@ def package() -> Iterator[Package]:
 
 
 def path(folder: Path) -> str:
-    """The path of a package for PYTHONPATH. Those that fork commands import some of the tests."""
+    """The path of a package for PYTHONPATH. Processes that fork commands import modules of the tests."""
     return os.pathsep.join(map(str, [folder, folder / "dynamod/compat", ROOT]))
 
 

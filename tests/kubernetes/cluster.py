@@ -100,7 +100,7 @@ class Cluster:
 
     @property
     def pods(self) -> list[PodRuntime]:
-        """Those that have a process; pods that are being deleted count."""
+        """Pods that have a process, also pods that are being deleted."""
         return [pod for node in self.nodes for pod in list(node.pods.values())]
 
     def running(self, component: str, graph: str = "") -> list[str]:

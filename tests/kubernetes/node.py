@@ -80,7 +80,7 @@ class Network:
         return name, address
 
     def cut(self, name: str) -> None:
-        """Nothing goes in and out, and nobody is told."""
+        """Cut the network of the node in both directions. Its peers get no notice."""
         ip("link", "set", f"{name}v", "nomaster", check=False)
 
     def heal(self, name: str) -> None:

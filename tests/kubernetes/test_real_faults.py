@@ -51,7 +51,7 @@ def test_a_node_that_is_cut_off_is_not_missed_and_comes_back(cluster: Cluster) -
 
 
 def test_an_api_server_that_is_away_is_not_missed(cluster: Cluster) -> None:
-    """Meanwhile a container ends and is started again; nobody can be told of it."""
+    """Meanwhile a container ends and is started again. The kubelet cannot report this."""
     wanted = alone(cluster)
     victim = cluster.pod("demo-dynamod-worker-2")
     before = victim.restarts

@@ -5,11 +5,11 @@ parsers.py [--tokens 200000] [--doublings CHARACTERS [--only FORMAT]]
 
 Microseconds of CPU time per token: of plain words, and of words among which `<`, `{` and `[` begin what is no marker.
 
-`--doublings 1000000`: seconds of CPU time of one text of that many characters, which comes in pieces of four and whole,
-and how much longer it takes than a text of half the length (from 32,000 on; the largest ratio among those that take
-50 ms). Where a ratio is above 2.3, the least of up to three measurements of each length counts. Shown is the text that
-costs each format the most, out of `tests/parsers/hostile.py`. The last number is the most CPU time between two places
-at which a parser lets other streams go on.
+`--doublings 1000000`: seconds of CPU time for one text of that many characters, in pieces of four and whole. The ratio
+is that of a text and one of half its length: the largest from 32,000 characters on, where the shorter text takes 50 ms.
+Where a ratio is above 2.3, the least of up to three measurements of each length counts. Shown is the text that costs
+each format the most, out of `tests/parsers/hostile.py`. The last number is the most CPU time between two places at
+which a parser lets other streams go on.
 """
 
 import argparse

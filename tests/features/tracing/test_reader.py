@@ -63,7 +63,7 @@ async def test_nothing_is_done_per_token(house: Any, serve: Any, until: Any) -> 
             otel_exporter_otlp_protocol="http/protobuf",
             otel_exporter_otlp_endpoint=collector.url,
         )
-        with Calls() as calls:  # its record is not among those that are counted
+        with Calls() as calls:  # the calls that make the record of this request are not counted
             await ask(url, 4)
             await until(lambda found=calls.found: found["TracingReader.take"])
         counts = []

@@ -124,7 +124,7 @@ def test_a_model_is_pulled(machine: Any, browse: Callable[..., Any], monkeypatch
         first = shown(page, size)
         machine.until(lambda: shown(page, size) > first)
         assert first < page.page.locator(".pull progress").evaluate("(one) => one.value / one.max") < 1
-        page.go("Workers")  # the download goes on
+        page.go("Workers")  # the download continues
         page.go("Models")
         before = shown(page, size)
         page.shoot("console-pull-light")
@@ -133,7 +133,7 @@ def test_a_model_is_pulled(machine: Any, browse: Callable[..., Any], monkeypatch
         page.sees("p.bad", "stopped; what has come of org/toy is kept")
         for look in ("dark", "narrow"):
             pull(pages[look], "org/toy")
-            assert shown(pages[look], size) >= before / 2, "it goes on where it stopped"
+            assert shown(pages[look], size) >= before / 2, "the download continues where it stopped"
             pages[look].shoot(f"console-pull-{look}")
             assert pages[look].find() == []
             pages[look].page.get_by_role("button", name="Stop").click()

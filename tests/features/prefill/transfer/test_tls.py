@@ -177,7 +177,7 @@ async def test_a_source_that_accepts_both_serves_readers_with_and_without(fixed:
         for block in BLOCKS[1:]:
             session.put(block.name, block.data)
         session.finish()
-        assert await collect(old) == BLOCKS[1:], "nobody was cut"
+        assert await collect(old) == BLOCKS[1:], "the open stream without TLS ends complete"
 
 
 async def test_a_reader_that_accepts_both_reads_from_a_source_in_the_clear() -> None:
