@@ -125,9 +125,14 @@ def zero_and_back(machine: Any, cluster: Cluster, config: Any = None, workload: 
         url = front.ready()
         if "planner" in args:
             machine.start("dynamo", *args["planner"], **cluster.environment("planner")).ready()
+
+        def served() -> bool:
+            return '"sample"' in machine.ask(url, "/v1/models")[1]
+
+        machine.until(served, 60)  # a frontend is ready before its workers and its planner are
         machine.until(lambda: machine.chats(url, ["hello"], max_tokens=4) != [""] and bool(kubelet.log))
         machine.until(lambda: kubelet.idle, 60)
-        machine.until(lambda: '"sample"' in machine.ask(url, "/v1/models")[1], 10)
+        machine.until(served, 10)
         before = len(kubelet.log)
         (text,) = machine.chats(url, ["is one there?"], max_tokens=8)
         assert text
