@@ -29,6 +29,11 @@ class Option:
     flag: bool = True
 
 
+def variable(name: str, metavar: str = "TEXT") -> Option:
+    """A setting that is given by a variable of the environment, or in a file, and has no flag."""
+    return Option(metavar, "", name, flag=False)
+
+
 def extended(model: type[T]) -> type[T]:
     """The struct of a section with the fields that features add to it; `model` itself where none does.
 

@@ -7,17 +7,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from dynamod.extension.settings import Option
+from dynamod.extension.settings import Option, variable
 from dynamod.message.errors import UserError
 
 RECORDS = ("request_end", "request_payload")
 SINKS = ("file", "stderr", "nats", "otel", "s3")
 FORMATS = ("jsonl_gz", "jsonl")
 Words = str | list[str]
-
-
-def _variable(name: str, metavar: str = "TEXT") -> Option:
-    return Option(metavar, "", name, flag=False)
 
 
 class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,97 +27,97 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
     request_trace_records: Annotated[
         Words,
         Meta(description="kinds of rows, with commas: request_end (default), request_payload (prompts and answers)"),
-        _variable("DYN_REQUEST_TRACE_RECORDS"),
+        variable("DYN_REQUEST_TRACE_RECORDS"),
     ] = ""
     request_trace_sinks: Annotated[
         Words,
         Meta(description="where rows go, with commas: file, stderr, nats, otel, s3"),
-        _variable("DYN_REQUEST_TRACE_SINKS"),
+        variable("DYN_REQUEST_TRACE_SINKS"),
     ] = "file"
     request_trace_file_path: Annotated[
         str,
         Meta(description="the file of jsonl; of jsonl_gz what the names of the files begin with", min_length=1),
-        _variable("DYN_REQUEST_TRACE_FILE_PATH", "FILE"),
+        variable("DYN_REQUEST_TRACE_FILE_PATH", "FILE"),
     ] = "/tmp/dynamo-request-trace"
     request_trace_file_format: Annotated[
         str,
         Meta(description="jsonl_gz: PATH.NNNNNN.jsonl.gz; jsonl: PATH itself"),
-        _variable("DYN_REQUEST_TRACE_FILE_FORMAT"),
+        variable("DYN_REQUEST_TRACE_FILE_FORMAT"),
     ] = "jsonl_gz"
     request_trace_capacity: Annotated[
         int,
         Meta(ge=1, le=10_000_000, description="rows that may wait for a sink"),
-        _variable("DYN_REQUEST_TRACE_CAPACITY", "N"),
+        variable("DYN_REQUEST_TRACE_CAPACITY", "N"),
     ] = 1024
     request_trace_file_buffer_bytes: Annotated[
         int,
         Meta(ge=1, le=2**30, description="bytes that are written at once"),
-        _variable("DYN_REQUEST_TRACE_FILE_BUFFER_BYTES", "N"),
+        variable("DYN_REQUEST_TRACE_FILE_BUFFER_BYTES", "N"),
     ] = 1_048_576
     request_trace_file_flush_interval_ms: Annotated[
         int,
         Meta(ge=1, le=3_600_000, description="milliseconds for which rows are gathered; a kill loses these at most"),
-        _variable("DYN_REQUEST_TRACE_FILE_FLUSH_INTERVAL_MS", "N"),
+        variable("DYN_REQUEST_TRACE_FILE_FLUSH_INTERVAL_MS", "N"),
     ] = 1000
     request_trace_file_roll_bytes: Annotated[
         int,
         Meta(ge=1, description="uncompressed bytes after which a new file begins"),
-        _variable("DYN_REQUEST_TRACE_FILE_ROLL_BYTES", "N"),
+        variable("DYN_REQUEST_TRACE_FILE_ROLL_BYTES", "N"),
     ] = 268_435_456
     request_trace_file_roll_lines: Annotated[
         int,
         Meta(ge=0, description="rows after which a new file begins; 0: any number"),
-        _variable("DYN_REQUEST_TRACE_FILE_ROLL_LINES", "N"),
+        variable("DYN_REQUEST_TRACE_FILE_ROLL_LINES", "N"),
     ] = 0
     request_trace_nats_subject: Annotated[
         str,
         Meta(description="subject of the sink nats; NATS_SERVER says where NATS is", pattern=r"^[^\s*>]+$"),
-        _variable("DYN_REQUEST_TRACE_NATS_SUBJECT"),
+        variable("DYN_REQUEST_TRACE_NATS_SUBJECT"),
     ] = "dynamo.request_trace.v1"
     request_trace_otel_max_payload_bytes: Annotated[
         int,
         Meta(ge=1, description="bytes of a row of the sink otel; a longer one goes without prompt and answer"),
-        _variable("DYN_REQUEST_TRACE_OTEL_MAX_PAYLOAD_BYTES", "N"),
+        variable("DYN_REQUEST_TRACE_OTEL_MAX_PAYLOAD_BYTES", "N"),
     ] = 4_194_304
     request_trace_s3_bucket: Annotated[
         str,
         Meta(description="bucket of the sink s3, which needs the extra trace; credentials are AWS's variables"),
-        _variable("DYN_REQUEST_TRACE_S3_BUCKET"),
+        variable("DYN_REQUEST_TRACE_S3_BUCKET"),
     ] = ""
     request_trace_s3_region: Annotated[
         str,
         Meta(description="region of the bucket; default: AWS_REGION or AWS_DEFAULT_REGION, else us-east-1"),
-        _variable("DYN_REQUEST_TRACE_S3_REGION"),
+        variable("DYN_REQUEST_TRACE_S3_REGION"),
     ] = ""
     request_trace_s3_prefix: Annotated[
         str,
         Meta(description="what the names of objects begin with; default: the bucket's root"),
-        _variable("DYN_REQUEST_TRACE_S3_PREFIX"),
+        variable("DYN_REQUEST_TRACE_S3_PREFIX"),
     ] = ""
     request_trace_s3_roll_uncompressed_bytes: Annotated[
         int,
         Meta(ge=1, le=2**28, description="uncompressed bytes of rows after which an object is put"),
-        _variable("DYN_REQUEST_TRACE_S3_ROLL_UNCOMPRESSED_BYTES", "N"),
+        variable("DYN_REQUEST_TRACE_S3_ROLL_UNCOMPRESSED_BYTES", "N"),
     ] = 67_108_864
     request_trace_s3_flush_interval_ms: Annotated[
         int,
         Meta(ge=1, le=3_600_000, description="milliseconds for which the rows of an object are gathered"),
-        _variable("DYN_REQUEST_TRACE_S3_FLUSH_INTERVAL_MS", "N"),
+        variable("DYN_REQUEST_TRACE_S3_FLUSH_INTERVAL_MS", "N"),
     ] = 10_000
     request_trace_tool_events_zmq_endpoint: Annotated[
         str,
         Meta(description="ZMQ place for events of tools, like tcp://127.0.0.1:20390; needs the extra trace"),
-        _variable("DYN_REQUEST_TRACE_TOOL_EVENTS_ZMQ_ENDPOINT", "URL"),
+        variable("DYN_REQUEST_TRACE_TOOL_EVENTS_ZMQ_ENDPOINT", "URL"),
     ] = ""
     request_trace_tool_events_zmq_topic: Annotated[
         str,
         Meta(description="first frame of events of tools that are taken; default: any"),
-        _variable("DYN_REQUEST_TRACE_TOOL_EVENTS_ZMQ_TOPIC"),
+        variable("DYN_REQUEST_TRACE_TOOL_EVENTS_ZMQ_TOPIC"),
     ] = ""
     request_trace_http_header_capture_list: Annotated[
         Words,
         Meta(description="headers of requests that payload rows have, as they came, with commas"),
-        _variable("DYN_REQUEST_TRACE_HTTP_HEADER_CAPTURE_LIST"),
+        variable("DYN_REQUEST_TRACE_HTTP_HEADER_CAPTURE_LIST"),
     ] = ""
 
     @property

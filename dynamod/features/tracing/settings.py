@@ -5,13 +5,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from dynamod.extension.settings import Option
+from dynamod.extension.settings import Option, variable
 
 PROTOCOLS = ("grpc", "http/protobuf")
-
-
-def _variable(name: str, metavar: str = "TEXT") -> Option:
-    return Option(metavar, "", name, flag=False)
 
 
 class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,35 +21,35 @@ class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
     otel_exporter_otlp_endpoint: Annotated[
         str,
         Meta(description="URL of the collector; default http://localhost:4317, of http/protobuf http://localhost:4318"),
-        _variable("OTEL_EXPORTER_OTLP_ENDPOINT", "URL"),
+        variable("OTEL_EXPORTER_OTLP_ENDPOINT", "URL"),
     ] = ""
     otel_exporter_otlp_traces_endpoint: Annotated[
         str,
         Meta(description="URL of the collector for spans, taken as it is: no /v1/traces is added"),
-        _variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "URL"),
+        variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "URL"),
     ] = ""
     otel_exporter_otlp_logs_endpoint: Annotated[
         str,
         Meta(description="URL of the collector for the request trace's sink otel, taken as it is"),
-        _variable("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "URL"),
+        variable("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "URL"),
     ] = ""
     otel_exporter_otlp_protocol: Annotated[
         Literal["grpc", "http/protobuf"],
         Meta(description="how spans and rows go to the collector: grpc or http/protobuf"),
-        _variable("OTEL_EXPORTER_OTLP_PROTOCOL"),
+        variable("OTEL_EXPORTER_OTLP_PROTOCOL"),
     ] = "grpc"
     otel_exporter_otlp_headers: Annotated[
         str,
         Meta(description="headers for the collector: NAME=VALUE, with commas, values in percent encoding"),
-        _variable("OTEL_EXPORTER_OTLP_HEADERS"),
+        variable("OTEL_EXPORTER_OTLP_HEADERS"),
     ] = ""
     otel_traces_sample_ratio: Annotated[
         float,
         Meta(ge=0.0, le=1.0, description="share of the traces begun here that are kept; a client's own choice counts"),
-        _variable("OTEL_TRACES_SAMPLE_RATIO", "N"),
+        variable("OTEL_TRACES_SAMPLE_RATIO", "N"),
     ] = 1.0
     otel_service_name: Annotated[
-        str, Meta(description="`service.name` of the spans", min_length=1), _variable("OTEL_SERVICE_NAME")
+        str, Meta(description="`service.name` of the spans", min_length=1), variable("OTEL_SERVICE_NAME")
     ] = "dynamo"
     otel_excluded_paths: Annotated[
         list[str] | None,
