@@ -10,7 +10,12 @@ from .base import Grammar
 from .parameters import Parameters
 
 _NAME = re.compile(r"[A-Za-z_][\w.\-]*")
-_SPECIAL = re.compile(r"[\"'()\[\]{},\\]").search
+_SPECIAL = {
+    "": re.compile(r"[\"'()\[\]{},\\]").search,
+    "'": re.compile(r"['\\]").search,
+    '"': re.compile(r"[\"\\]").search,
+}
+"""What may change how the text after it is read, by the quote of the string that the text is in."""
 _PAIR = {")": "(", "]": "[", "}": "{"}
 
 
@@ -87,7 +92,7 @@ class Pythonic(Grammar):
         """
         reader, parts, opened, quote = self.reader, list[str](), list[str](), ""
         while True:
-            match = _SPECIAL(reader.held)
+            match = _SPECIAL[quote](reader.held)
             if match is None or (match[0] == "\\" and match.end() == len(reader.held)):
                 # A backslash waits for what it escapes, all before it continues.
                 piece = reader.cut(len(reader.held) if match is None else match.start())
@@ -100,7 +105,7 @@ class Pythonic(Grammar):
             emit(piece)
             if quote:
                 piece = escaped(piece)
-                quote = "" if mark == quote else quote
+                quote = "" if mark != "\\" else quote
             elif not opened and mark in ",)":
                 parts.append(piece[:-1])
                 return "".join(parts), mark
