@@ -36,6 +36,9 @@ HOSTILE: dict[str, Callable[[str, str], Repeat]] = {
     "beginnings of calls": lambda opening, call: repeated(call[: len(call) // 3]),
     "one long value": lambda opening, call: lambda size: call.replace("xyz", "x" * size),
     "one value of structure": lambda opening, call: lambda size: call.replace("xyz", "[{" * (size // 2)),
+    "a bare value of structure": lambda opening, call: (
+        lambda size: re.sub("([\"'])xyz\\1", "[{" * (size // 2), call, count=1)
+    ),
     "no markers": lambda opening, call: repeated("word, more. "),
 }
 

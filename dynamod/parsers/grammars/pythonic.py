@@ -92,30 +92,32 @@ class Pythonic(Grammar):
         """
         reader, parts, opened, quote = self.reader, list[str](), list[str](), ""
         while True:
-            match = _SPECIAL[quote](reader.held)
-            if match is None or (match[0] == "\\" and match.end() == len(reader.held)):
-                # A backslash waits for what it escapes, all before it continues.
-                piece = reader.cut(len(reader.held) if match is None else match.start())
-                emit(piece)
-                parts.append(escaped(piece) if quote else piece)
-                yield from reader.more()
-                continue
-            piece = reader.cut(match.end() + (match[0] == "\\"))
-            mark = match[0]
-            emit(piece)
-            if quote:
-                piece = escaped(piece)
-                quote = "" if mark != "\\" else quote
-            elif not opened and mark in ",)":
-                parts.append(piece[:-1])
-                return "".join(parts), mark
-            elif mark in "\"'":
-                quote = mark
-            elif mark in "([{":
-                opened.append(mark)
-            elif mark in _PAIR and (not opened or opened.pop() != _PAIR[mark]):
-                raise Malformed
-            parts.append(piece)
+            text, begin, at = reader.held, 0, 0  # `parts` has what is in front of `begin`
+            while (match := _SPECIAL[quote](text, at)) is not None:
+                mark, at = match[0], match.end()
+                if mark == "\\":
+                    if at == len(text):
+                        break  # it waits for what it escapes, all before it continues
+                    at += 1
+                elif quote:
+                    parts.append(escaped(text[begin:at]))
+                    begin, quote = at, ""
+                elif not opened and mark in ",)":
+                    emit(reader.cut(at))
+                    parts.append(text[begin : at - 1])
+                    return "".join(parts), mark
+                elif mark in "\"'":
+                    parts.append(text[begin:at])
+                    begin, quote = at, mark
+                elif mark in "([{":
+                    opened.append(mark)
+                elif mark in _PAIR and (not opened or opened.pop() != _PAIR[mark]):
+                    emit(reader.cut(at))
+                    raise Malformed
+            rest = reader.cut(len(text) if match is None else match.start())
+            emit(rest)
+            parts.append(escaped(rest[begin:]) if quote else rest[begin:])
+            yield from reader.more()
 
 
 class StringPieces:
