@@ -53,7 +53,8 @@ class Exporter:
         with self._changed:
             if len(self._waiting) < WAITING:
                 self._waiting.append(handed)
-                self._changed.notify()
+                if len(self._waiting) in (1, BATCH):  # what the other thread waits for
+                    self._changed.notify()
                 return
         self._drop(1, "the collector is too slow")
 

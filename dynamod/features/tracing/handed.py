@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from dynamod.observe.timeline import Timeline
+
 
 class Candidate(msgspec.Struct, frozen=True):
     """As `router.decision.Candidate`."""
@@ -47,8 +49,8 @@ class Handed(msgspec.Struct, frozen=True, array_like=True):
     """One request. Times are seconds of the clock of the marks; `epoch` is what makes Unix times of them.
 
     `times`: arrived, begun, read, turn, checked, lowering, lowered, first_write, ended; 0.0: it did not come there.
-    `marks`: as `observe.timeline`. `phases`: milliseconds, by phase. The other fields are those of
-    `observe.records.RequestRecord` and of the `TraceContext`.
+    `marks`: as `observe.timeline`. The other fields are those of `observe.records.RequestRecord` and of the
+    `TraceContext`.
     """
 
     id: str
@@ -61,7 +63,6 @@ class Handed(msgspec.Struct, frozen=True, array_like=True):
     epoch: float
     times: tuple[float, ...]
     marks: list[tuple[str, int, float, About | None]]
-    phases: dict[str, float]
     method: str
     path: str
     client: str
@@ -78,6 +79,16 @@ class Handed(msgspec.Struct, frozen=True, array_like=True):
     node: str
     process: str
     parameters: Mapping[str, Any]
+
+    def phases(self) -> dict[str, float]:
+        """Milliseconds by phase, those of 0 left out."""
+        if not self.marks:
+            return {}
+        arrived, begun, read, turn, checked, lowering, lowered, first_write, ended = self.times
+        timeline = Timeline(begun, arrived, read, turn, checked, lowering, lowered, first_write, ended)
+        for what, choice, at, about in self.marks:
+            timeline.marks.append((what, choice, at, (None, None, about.took) if about is not None else None))
+        return {name: round(seconds * 1000, 3) for name, seconds in timeline.phases().items() if seconds}
 
 
 class Collector(msgspec.Struct, frozen=True):

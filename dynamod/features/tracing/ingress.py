@@ -124,7 +124,7 @@ def collector(settings: TracingSettings, signal: str = "traces") -> Collector:
 
 def line(record: RequestRecord, timeline: Timeline, trace: TraceContext) -> bytes:
     """A request as the exporter reads it: a `handed.Handed`."""
-    asked, marks = trace.asked, timeline.marks
+    asked = trace.asked
     value = (
         *(record.id, trace.trace, trace.span, trace.parent, trace.link, trace.state, trace.attempts),
         time.time() - perf_counter(),
@@ -132,8 +132,7 @@ def line(record: RequestRecord, timeline: Timeline, trace: TraceContext) -> byte
             *(timeline.arrived, timeline.begun, timeline.read, timeline.turn, timeline.checked, timeline.lowering),
             *(timeline.lowered, timeline.first_write, timeline.ended),
         ),
-        [_mark(one) for one in marks],
-        {name: round(seconds * 1000, 3) for name, seconds in timeline.phases().items() if seconds} if marks else {},
+        [one if one[3] is None else _mark(one) for one in timeline.marks],
         *(record.method, record.path, record.client, record.endpoint, record.model, record.stream, record.status),
         *(record.error, record.finish, record.first_ms, record.prompt_tokens, record.cached_tokens),
         *(record.completion_tokens, record.node, record.process),
@@ -147,8 +146,6 @@ def line(record: RequestRecord, timeline: Timeline, trace: TraceContext) -> byte
 
 def _mark(mark: Mark) -> Sequence[Any]:
     what, choice, at, about = mark
-    if about is None:
-        return what, choice, at, None
     if isinstance(about, str):
         return what, choice, at, (0, "", "", None, 0.0, about)
     if isinstance(about, tuple):

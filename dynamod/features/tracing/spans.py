@@ -121,7 +121,7 @@ def root_attributes(handed: Handed) -> Iterable[tuple[str, Any]]:
         yield names.CLIENT, handed.client
     if handed.error:
         yield names.ERROR_TYPE, handed.error
-    for name, ms in handed.phases.items():
+    for name, ms in handed.phases().items():
         yield f"dynamo.phase.{name}_ms", ms
     if not handed.model:
         return
