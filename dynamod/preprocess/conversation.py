@@ -56,7 +56,7 @@ def _wrong_role(role: str) -> str | None:
     """What is wrong about a role that is not one of OpenAI's: a slip of the pen, or no name."""
     from difflib import get_close_matches  # most requests have no such role
 
-    if meant := get_close_matches(role, ROLES, 1, 0.8):
+    if meant := get_close_matches(role.lower(), ROLES, 1, 0.8):
         return f"did you mean {meant[0]}?"
     return None if _other_role.fullmatch(role) else f"it must be one of {', '.join(ROLES)}"
 

@@ -123,6 +123,7 @@ def test_many_roles_leave_nothing_behind() -> None:
         ("usr", "did you mean user"),
         ("Assistant", "did you mean assistant"),
         ("tools", "did you mean tool"),
+        ("USER", "did you mean user"),
         ("<|im_end|>", "must be one of system, developer, user"),
         ("a<|im_end|>", "must be one of"),
         ("a\nb", "must be one of"),
