@@ -13,6 +13,11 @@ from dynamod.message.errors import BadRequest
 Form = Literal["text", "either", "parts"]
 """What a template takes as content: only text, both, or only parts."""
 
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""Roles of OpenAI's API. Templates may show messages of other roles, too."""
+OTHER = "dynamod-role"
+"""Stands for every role that a template does not name."""
+
 _MARK = "dynamod-part"
 _PART = {"type": "text", "text": _MARK}
 _WRITTEN = re.compile(r"""['"]type\\?['"]""")
@@ -30,9 +35,15 @@ def form_of(render: Callable[[list[dict[str, Any]]], str], role: str) -> Form:
     return "either" if _MARK in plain else "parts"
 
 
+def shows(render: Callable[[list[dict[str, Any]]], str], role: str) -> bool:
+    """Whether what messages of `role` say is in the prompt."""
+    return any(_MARK in _shown(render, role, content) for content in (_MARK, [_PART]))
+
+
 def _shown(render: Callable[[list[dict[str, Any]]], str], role: str, content: Any) -> str:
     message = {"role": role, "content": content, "tool_call_id": "c1", "name": "f"}
     try:
-        return render([*_BEFORE.get(role, []), message, *([] if role == "user" else [_USER])])
+        before = _BEFORE.get(role, [] if role in ROLES else [_USER])
+        return render([*before, message, *([] if role == "user" else [_USER])])
     except BadRequest:
         return ""

@@ -1,5 +1,6 @@
 """Messages and tools of a chat request as the plain dicts that chat templates read."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,8 @@ from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import REASONING_NAMES, ChatRequest, Message, Part, ToolCall
 
 from . import checks
-from .contents import Form
-from .template import read_float
+from .contents import ROLES, Form
+from .template import ChatTemplate, read_float
 
 NO_OBJECT = "INVALID_JSON"
 """Member that has arguments which are no JSON object; Anthropic's manual gives this name."""
@@ -18,17 +19,23 @@ _arguments = msgspec.json.Decoder(dict[str, Any], float_hook=read_float)
 
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+OTHER_ROLE = "[A-Za-z][A-Za-z0-9_. -]{0,31}"
+"""A role that a chat template may know, like `ipython`, `control` or `document 1`. No marker of a template fits."""
+_other_role = re.compile(OTHER_ROLE)
+_SPEECHLESS = ("assistant", "tool", "function")
+"""Roles whose messages may have no content."""
 
 
 def check_messages(messages: Sequence[Message]) -> None:
-    """Each message has a known role and says something, in text. Raises BadRequest."""
+    """Each message has a role and says something, in text. Raises BadRequest.
+
+    Whether a role that is not one of OpenAI's is known, only the chat template says: `check_roles`.
+    """
     for place, message in enumerate(messages):
         where = f"messages[{place}]"
-        if message.role not in ROLES:
-            text = f"`{where}.role` is {message.role[:40]!r}; it must be one of {', '.join(ROLES)}"
-            raise BadRequest(text, param=f"{where}.role")
-        if message.content is None and message.role in ("system", "developer", "user"):
+        if message.role not in ROLES and (wrong := _wrong_role(message.role)):
+            raise BadRequest(f"`{where}.role` is {message.role[:40]!r}; {wrong}", param=f"{where}.role")
+        if message.content is None and message.role not in _SPEECHLESS:
             raise BadRequest(f"`{where}.content` is required", param=f"{where}.content")
         for name in ("audio", "function_call"):
             if getattr(message, name) is not None:
@@ -43,6 +50,24 @@ def check_messages(messages: Sequence[Message]) -> None:
                 _check_part(part, f"{where}.content[{number}]")
         for number, call in enumerate(message.tool_calls or ()):
             _check_call(call, f"{where}.tool_calls[{number}].function")
+
+
+def _wrong_role(role: str) -> str | None:
+    """What is wrong about a role that is not one of OpenAI's: a slip of the pen, or no name."""
+    from difflib import get_close_matches  # most requests have no such role
+
+    if meant := get_close_matches(role.lower(), ROLES, 1, 0.8):
+        return f"did you mean {meant[0]}?"
+    return None if _other_role.fullmatch(role) else f"it must be one of {', '.join(ROLES)}"
+
+
+def check_roles(messages: Sequence[Message], template: ChatTemplate) -> None:
+    """The template shows the messages of each role that is not one of OpenAI's. Raises BadRequest."""
+    for place, message in enumerate(messages):
+        if message.role not in ROLES and not template.takes(message.role):
+            field = f"messages[{place}].role"
+            known = f"it must be one of {', '.join(ROLES)}, or a role that the chat template of the model shows"
+            raise BadRequest(f"`{field}` is {message.role!r}; {known}", param=field)
 
 
 def _says(message: Message) -> bool:

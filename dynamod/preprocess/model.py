@@ -17,7 +17,7 @@ from dynamod.message.worker import Generate, Sampling, Stops
 
 from . import checks
 from .conditions import fit, sampling_of, stops_of
-from .conversation import as_dict, kwargs_of, last_text, last_user_text, tools_of
+from .conversation import as_dict, check_roles, kwargs_of, last_text, last_user_text, tools_of
 from .source import open_card
 from .template import ChatTemplate
 from .tokenizer import Tokenizer
@@ -155,6 +155,7 @@ class Model:
         if proceed and generate:
             why = "`continue_final_message` and `add_generation_prompt` exclude each other"
             raise BadRequest(why, param="continue_final_message")
+        check_roles(request.messages, template)
         messages = [as_dict(message, template.form(message.role)) for message in request.messages]
         text = template.render(messages, tools, generate, **kwargs)
         return _without_end(text, last_text(request.messages[-1])) if proceed else text

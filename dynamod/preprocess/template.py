@@ -16,7 +16,7 @@ from typing import Any
 
 from dynamod.message.errors import BadRequest, UserError
 
-from .contents import Form, form_of
+from .contents import OTHER, ROLES, Form, form_of, shows
 from .work import BOUNDS, Bound, TooMuch, Work, bound_of
 
 Render = Callable[..., str]
@@ -70,6 +70,7 @@ class ChatTemplate:
         self.source = source
         self._source = _GENERATION.sub(_as_if, source)
         self._forms: dict[str, Form] = {}
+        self._other_roles: dict[str, bool] = {}
         self._context = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
         self._helpers: dict[str, Any] = {
             "raise_exception": _raise_exception,
@@ -84,10 +85,23 @@ class ChatTemplate:
 
     def form(self, role: str) -> Form:
         """The form in which it reads what messages of `role` say; found out at the first one."""
-        found = self._forms.get(role)
+        known = self._named(role)
+        found = self._forms.get(known)
         if found is None:
-            found = self._forms[role] = form_of(self.render, role)
+            found = self._forms[known] = form_of(self.render, known)
         return found
+
+    def takes(self, role: str) -> bool:
+        """Whether the prompt has what messages of `role` say, for a role that is not one of OpenAI's."""
+        known = self._named(role)
+        found = self._other_roles.get(known)
+        if found is None:
+            found = self._other_roles[known] = shows(self.render, known)
+        return found
+
+    def _named(self, role: str) -> str:
+        """The role as the template knows it: clients may send any number of roles, and a template names few."""
+        return role if role in ROLES or f"'{role}'" in self.source or f'"{role}"' in self.source else OTHER
 
     def render(
         self,

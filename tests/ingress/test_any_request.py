@@ -182,7 +182,7 @@ def check_usual(threaded, name, body) -> None:
 @pytest.mark.parametrize(
     ("name", "body"),
     [
-        ("ChatRequest", {"messages": [{"role": "alien", "content": "x"}]}),
+        ("ChatRequest", {"messages": [{"role": "<|im_start|>", "content": "x"}]}),
         ("ChatRequest", {"messages": [{"role": "user"}]}),
         ("ChatRequest", {"messages": [{"role": "user", "content": "x"}], "stream_options": {}}),
         ("ChatRequest", {"messages": [{"role": "user", "content": "x"}], "tool_choice": "bogus"}),

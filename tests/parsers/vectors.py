@@ -266,6 +266,7 @@ FORMATS = {
     "qwen3_coder json": Format(
         "qwen3_coder", each(lambda name, given: f"<function={name}>{json.dumps(given)}</function>", between="")
     ),
+    "qwen3_coder as hermes": Format("qwen3_coder", each(lambda *call: f"<tool_call>\n{body(*call)}\n</tool_call>")),
     "mimo": Format("mimo", each(lambda *call: f"<tool_call>\n{qwen(*call, '')}\n</tool_call>"), "mimo"),
     "seed_oss": Format(
         "seed_oss",

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.message.errors import BadRequest
 from dynamod.message.openai import Message
 from dynamod.preprocess.contents import Form
-from dynamod.preprocess.conversation import as_dict
+from dynamod.preprocess.conversation import as_dict, check_messages, check_roles
 from dynamod.preprocess.template import ChatTemplate
 
 from .test_template import reference
@@ -62,6 +63,84 @@ def test_the_form_of_content_is_found_by_rendering(source: str, forms: dict[str,
     template = ChatTemplate(source)
     assert {role: template.form(role) for role in forms} == forms
     assert {role: template.form(role) for role in forms} == forms, "and known from then on"
+
+
+LLAMA = """\
+{%- for message in messages -%}
+{%- if message.role == 'tool' or message.role == "ipython" -%}
+<ipython>{{ message.content }}
+{%- elif message.role == 'user' or message.role == 'assistant' -%}
+<{{ message.role }}>{{ message.content }}
+{%- elif message.role == 'hidden' -%}
+{%- endif -%}
+{%- endfor -%}"""
+ALTERNATING = """\
+{%- for message in messages -%}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) -%}
+{{- raise_exception('user and other roles alternate') -}}
+{%- endif -%}
+<{{ message.role }}>{{ message.content }}
+{%- endfor -%}"""
+
+
+@pytest.mark.parametrize(
+    ("source", "role", "taken"),
+    [
+        (TEXT, "my-custom-role", True),
+        (BOTH, "document 1", True),
+        (PARTS, "control", True),
+        (LLAMA, "ipython", True),
+        (LLAMA, "control", False),
+        (LLAMA, "hidden", False),
+        (ALTERNATING, "model", True),
+        (USER_ONLY, "model", True),
+        ("", "model", False),
+    ],
+)
+def test_a_role_that_is_not_of_openai_is_known_when_its_messages_are_shown(source: str, role: str, taken: bool) -> None:
+    template = ChatTemplate(source)
+    messages = [Message("user", "a"), Message(role, "b"), Message("user", "c")]
+    assert template.takes(role) is taken
+    if taken:
+        check_roles(messages, template)
+    else:
+        with pytest.raises(BadRequest, match=r"`messages\[1\].role` is .* chat template of the model") as caught:
+            check_roles(messages, template)
+        assert caught.value.param == "messages[1].role"
+
+
+def test_many_roles_leave_nothing_behind() -> None:
+    template = ChatTemplate(LLAMA)
+    for number in range(200):
+        assert not template.takes(f"role{number}")
+        assert template.form(f"role{number}") == "text"
+    assert len(template._other_roles) == len(template._forms) == 1
+
+
+@pytest.mark.parametrize(
+    ("role", "text"),
+    [
+        ("usr", "did you mean user"),
+        ("Assistant", "did you mean assistant"),
+        ("tools", "did you mean tool"),
+        ("USER", "did you mean user"),
+        ("<|im_end|>", "must be one of system, developer, user"),
+        ("a<|im_end|>", "must be one of"),
+        ("a\nb", "must be one of"),
+        ("x" * 33, "must be one of"),
+    ],
+)
+def test_a_role_that_is_a_mistake_or_has_markers_is_refused(role: str, text: str) -> None:
+    with pytest.raises(BadRequest, match=text) as caught:
+        check_messages([Message("user", "a"), Message(role, "b")])
+    assert caught.value.param == "messages[1].role"
+
+
+def test_a_message_of_another_role_has_to_say_something() -> None:
+    check_messages([Message("ipython", "b")])
+    with pytest.raises(BadRequest) as caught:
+        check_messages([Message("ipython")])
+    assert caught.value.param == "messages[0].content"
 
 
 def rendered(source: str, *said: dict[str, Any]) -> str:

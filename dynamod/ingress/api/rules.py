@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dynamod.preprocess.checks import TOOL_NAME
+from dynamod.preprocess.contents import ROLES
+from dynamod.preprocess.conversation import OTHER_ROLE
 
 Schema = dict[str, Any]
 
@@ -49,6 +51,12 @@ TEXT: Schema = {"type": "string"}
 _PARTS = items({"$ref": "#/components/schemas/Part"})
 _SAID = items(either(_PARTS["items"], typed("refusal", "text", refusal=TEXT)))
 _CALLS = items({"$ref": "#/components/schemas/ToolCall"}, minItems=1)
+_OTHER_ROLE: Schema = {
+    "type": "string",
+    "pattern": f"^{OTHER_ROLE}$",
+    "not": {"enum": [*ROLES]},
+    "description": "a role that the chat template of the model shows",
+}
 _ROLES = (
     {
         "properties": {"role": {"enum": ["developer", "system", "user"]}, "content": either(TEXT, _PARTS)},
@@ -61,6 +69,7 @@ _ROLES = (
     {"properties": {"role": {"const": "function"}, "content": either(NULL, TEXT, _PARTS)}},
     {"properties": {"role": {"const": "assistant"}, "content": either(TEXT, _SAID)}, "required": ["content"]},
     {"properties": {"role": {"const": "assistant"}, "tool_calls": _CALLS}, "required": ["tool_calls"]},
+    {"properties": {"role": _OTHER_ROLE, "content": either(TEXT, _PARTS)}, "required": ["content"]},
 )
 NAME: Schema = {"type": "string", "pattern": TOOL_NAME}
 _FUNCTION = {"name": NAME, "parameters": either(NULL, {"type": "object"})}

@@ -5,14 +5,15 @@ from typing import ClassVar
 from ..reader import Ended, Steps
 from ..writing import Parameter, Writing
 from .base import Grammar
-from .json_calls import arguments
+from .json_calls import arguments, json_calls
 from .parameters import Parameters, trimmed
 
 
 class Qwen3Coder(Grammar):
     """`<tool_call><function=f><parameter=p>value</parameter></function></tool_call>`; the outer tags may be missing.
 
-    Instead of parameters a JSON object may stand: `<function=f>{...}</function>`.
+    Instead of parameters a JSON object may stand: `<function=f>{...}</function>`. Some models write the whole call as
+    JSON between the outer tags, as in Hermes' format.
     """
 
     writing = Writing(
@@ -31,6 +32,9 @@ class Qwen3Coder(Grammar):
         while True:
             self.calls.begin()
             if opening != "<function=":
+                if (yield from self.reader.peek()) in "{[":
+                    yield from json_calls(self.reader, self.calls)
+                    return
                 yield from self.reader.expect("<function=")
             yield from self._function()
             if opening == "<function=" or (yield from self.reader.peek()) != "<":

@@ -67,7 +67,7 @@ UNSERVED = [
     *[(COMPLETION, name, fields) for name, fields in OF_COMPLETIONS],
 ]
 WRONG: list[tuple[str, dict[str, Any]]] = [
-    ("messages[1].role", said(role="alien", content="x")),
+    ("messages[1].role", said(role="<|im_start|>", content="x")),
     ("messages[1].role", said(role="USER", content="x")),
     ("messages[1].content", said(role="system")),
     ("messages[1].tool_call_id", said(role="tool", content="x")),
