@@ -45,8 +45,9 @@ class Agents:
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(CLEARED)}
-        clean = {**kept, "HOME": str(home), "NO_COLOR": "1", "OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none"}
         folder = self.folder / "work"
+        clean = {**kept, "HOME": str(home), "NO_COLOR": "1", "OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none"}
+        clean["PWD"] = str(folder)  # opencode looks there for its file, wherever it runs
         done = subprocess.run(
             words,
             cwd=folder,
