@@ -45,6 +45,7 @@ class Host(Actor):
         self._plan, self._sock, self._fds = plan, sock, fds
         self._context: ProcessContext | None = None
         self.over = asyncio.Event()
+        self._ended = False  # the components are
         self.code = 0
 
     async def started(self) -> None:
@@ -63,13 +64,19 @@ class Host(Actor):
         self.context.task(self._beat(context), "heartbeat")
         self.context.task(self._start_all(context), "start components")
 
-    async def stopping(self, reason: Reason) -> None:
-        """End the components in reverse order."""
+    async def drained(self) -> None:
+        """End the components in reverse order, with this actor alive: open answers may need connections until then."""
         self.over.set()
-        if self._context is not None:
-            for service in reversed(self._plan.services):
-                await self.context.system.root.stop_child(service.name, timeout=self._context.grace + 1.0)
-            await self._context.close()
+        if self._context is None or self._ended:
+            return
+        for service in reversed(self._plan.services):
+            await self.context.system.root.stop_child(service.name, timeout=self._context.grace + 1.0)
+        await self._context.close()
+        self._ended = True
+
+    async def stopping(self, reason: Reason) -> None:
+        """End the components also where this actor was not drained: after a crash, or while it started."""
+        await self.drained()
 
     @property
     def to_stop(self) -> float:
@@ -150,7 +157,7 @@ async def run(plan: HostPlan, sock: socket.socket, fds: Sequence[int]) -> int:
         ref = system.start("host", lambda: host, restart="temporary", shutdown=20)
         system.watch(ref, lambda _notice: host.over.set())
         await host.over.wait()
-        await system.root.stop_child("host", timeout=host.to_stop)
+        await system.root.stop_child("host", drain=True, timeout=host.to_stop)
     return host.code
 
 

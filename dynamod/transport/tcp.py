@@ -92,10 +92,11 @@ class TcpPeers:
         end = self._ends.get(address)
         if end is None:
             signing = RequestSigning(self._signing, address)
-            end = self._ends[address] = IngressEnd(lambda: self._ends.pop(address, None), signing)
+            end = IngressEnd(lambda: self._ends.pop(address, None), signing)
             # a release that knows no modes says nothing of TLS, and all its nodes have it or none
             plain = self.settings.accept and TLS_KEY not in instance.transport
             self._spawn(self._connect(address, end, plain), f"connect {address}")
+            self._ends[address] = end
         return InboxStream(end.inbox, end.inbox.open(instance.path, request, sink))
 
     async def _connect(self, address: str, end: IngressEnd, plain: bool) -> None:

@@ -117,8 +117,9 @@ class UnixTransport:
         end = self._ends.get(path)
         if end is None:
             own = RequestSigning(self._signing, path) if self._signing is not None else None
-            end = self._ends[path] = IngressEnd(lambda: self._ends.pop(path, None), own)
+            end = IngressEnd(lambda: self._ends.pop(path, None), own)
             self._spawn(self._connect(path, end), f"connect {path}")
+            self._ends[path] = end
         return InboxStream(end.inbox, end.inbox.open(instance.path, request, sink))
 
     def reaches(self, path: str) -> bool:

@@ -298,3 +298,20 @@ def test_a_service_that_ends_gives_open_answers_their_time(machine: Any) -> None
     assert text in stream.text
     assert time.monotonic() - began > 2.5, "longer than a command in a terminal gives"
     assert daemon.wait(10).code == 0
+
+
+def test_an_open_answer_of_a_frontend_that_ends_moves_to_a_new_worker(machine: Any) -> None:
+    """The frontend is told to end, and then its answer needs a connection to a process that starts now."""
+    url = machine.agg("--timeout", 60, DYN_TOKEN_ECHO_DELAY_MS="50").ready()
+    words = " ".join(f"word{n}" for n in range(200))
+    stream = machine.stream(url, words, max_tokens=1500)
+    os.kill(machine.row("Frontend")["pid"], signal.SIGTERM)
+    pid = machine.row("Worker")["pid"]
+    scaled = machine.run("dynamo", "scale", "Worker", "2")
+    assert scaled.code == 0, scaled.err
+    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready", "Ready"])
+    assert stream.finish is None, "it is open still"
+    os.kill(pid, signal.SIGKILL)
+    stream.read()
+    assert (stream.error, stream.finish) == (None, "stop")
+    assert words in stream.text

@@ -201,7 +201,10 @@ def test_fields_of_what_begins_and_ends_an_answer_are_counted(last: Any, skipped
     assert skipped() == 2
 
 
-@given(data=st.data(), more=st.lists(st.none() | st.integers() | st.text() | st.lists(st.binary()), max_size=3))
+@given(
+    data=st.data(),
+    more=st.lists(st.none() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.lists(st.binary()), max_size=3),
+)
 def test_fields_of_events_are_counted_once_per_event(data: st.DataObject, more: list[Any]) -> None:
     before = newer.skipped()
     kinds = get_args(kv_events.WorkerEvent)
