@@ -166,31 +166,37 @@ class Cluster:
 TEXTS = [f"story {number}" for number in range(int(os.environ.get("DYNAMOD_TEST_STREAMS", "64")))]
 
 
-def alone(cluster: Cluster) -> list[str]:
+def alone(cluster: Cluster, texts: Sequence[str] = TEXTS, **fields: Any) -> list[str]:
     """The answers without a fault."""
     (front, *_) = cluster.ready("frontend").values()
-    with ThreadPoolExecutor(len(TEXTS)) as pool:
-        return list(pool.map(lambda text: cluster.stream(front, text).read().text, TEXTS))
+    with ThreadPoolExecutor(len(texts)) as pool:
+        return list(pool.map(lambda text: cluster.stream(front, text, **fields).read().text, texts))
 
 
-def under_way(cluster: Cluster, fault: Callable[[], object], fronts: Sequence[str] = ()) -> list[str]:
+def under_way(
+    cluster: Cluster,
+    fault: Callable[[], object],
+    fronts: Sequence[str] = (),
+    texts: Sequence[str] = TEXTS,
+    **fields: Any,
+) -> list[str]:
     """The answers of streams of all frontends, or of `fronts`, with a fault that begins while all are open."""
     fronts = fronts or [*cluster.ready("frontend").values()]
-    opened = threading.Barrier(len(TEXTS) + 1, timeout=60)
+    opened = threading.Barrier(len(texts) + 1, timeout=60)
 
     def read(number: int) -> tuple[Streaming, float]:
-        stream = cluster.stream(fronts[number % len(fronts)], TEXTS[number])
+        stream = cluster.stream(fronts[number % len(fronts)], texts[number], **fields)
         opened.wait()
         return stream.read(), time.monotonic()
 
-    with ThreadPoolExecutor(len(TEXTS)) as pool:
-        answers = [pool.submit(read, number) for number in range(len(TEXTS))]
+    with ThreadPoolExecutor(len(texts)) as pool:
+        answers = [pool.submit(read, number) for number in range(len(texts))]
         opened.wait()
         begun = time.monotonic()
         fault()
         found = [one.result() for one in answers]
     errors = [f"after {end - begun:.1f} s: {one.error}" for one, end in found if one.error]
-    assert not errors, f"{len(errors)} of {len(TEXTS)} streams, {errors[:3]}"  # pytest shows no values of this file
+    assert not errors, f"{len(errors)} of {len(texts)} streams, {errors[:3]}"  # pytest shows no values of this file
     assert {one.finish for one, _ in found} == {"length"}
     assert min(end for _, end in found) > begun, "all were open when the fault began"
     return [one.text for one, _ in found]

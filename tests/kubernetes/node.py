@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from .control_plane import ADMIN, ControlPlane
+from .volumes import Volumes
 
 ROOT = Path(__file__).parents[2]
 MERGE = "application/merge-patch+json"
 HEARTBEAT = 2.0
 """Seconds between renewals of the node's lease; see `control_plane.NODE_GRACE`."""
+SYNC = 5.0
+"""Seconds between looks for changes of ConfigMaps and Secrets; a kubelet takes about 60."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
@@ -106,6 +109,7 @@ class PodRuntime:
         self.netns, self.address = node.network.add()
         self._process: subprocess.Popen[bytes] | None = None
         self._due, self._failed = dict[str, float](), dict[str, int]()
+        self._volumes = Volumes(self._object)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def begin(self) -> None:
@@ -159,13 +163,16 @@ class PodRuntime:
 
     def _follow(self, process: "subprocess.Popen[bytes]") -> None:
         """Until the process has ended, or must be killed."""
-        killed_at = None
+        killed_at, refreshed = None, time.monotonic()
         while process.poll() is None and not self.node.ended.is_set():
             if self.leaving is not None and killed_at is None:
                 killed_at = time.monotonic() + self.leaving
                 process.send_signal(signal.SIGTERM)
             if killed_at is not None and time.monotonic() > killed_at:
                 return
+            if not self.node.cut_off and time.monotonic() > refreshed + SYNC:
+                self._volumes.refresh()
+                refreshed = time.monotonic()
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
                 probe = self.container.get(kind)
                 if probe is None or (kind == "startupProbe") == self.started or self.node.cut_off:
@@ -229,9 +236,7 @@ class PodRuntime:
         for mount in self.container.get("volumeMounts", ()):
             folder = self.folder / mount["name"]
             folder.mkdir(parents=True, exist_ok=True)
-            if (source := volumes[mount["name"]].get("configMap")) is not None:
-                for name, text in self._object("configmaps", source["name"])["data"].items():
-                    (folder / name).write_text(text)
+            self._volumes.fill(folder, volumes[mount["name"]])
             found[mount["mountPath"]] = str(folder)
         account = self.folder / "account"
         account.mkdir(parents=True)

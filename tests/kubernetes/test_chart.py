@@ -141,6 +141,26 @@ def test_discovery_and_requests_are_chosen_apart(values: str, names: set[str], r
     assert bool([kind for kind, _ in found if kind == "Role"]) == role
 
 
+@pytest.mark.parametrize(("mode", "says"), [("require", None), ("accept", "accept"), ("off", "off"), ("false", "off")])
+def test_the_mode_of_tls_and_its_files_are_values(mode: str, says: str | None) -> None:
+    """`false` is what YAML makes of a bare off."""
+    given = ("security.secretName=shared", "security.tlsSecretName=pair", "security.tlsServerName=pods")
+    found = objects(*given, f"security.tlsMode={mode}", "security.tlsRevokedKey=ca.crl")
+    for kind, name in (("Deployment", "demo-dynamod-frontend"), ("StatefulSet", "demo-dynamod-worker")):
+        pod = found[kind, name]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        env = {one["name"]: one.get("value") for one in container["env"] if "TLS" in one["name"]}
+        assert env.pop("DYNAMOD_TCP_TLS", None) == says
+        assert env == {
+            "DYN_TCP_TLS_CA_CERT_PATH": "/etc/dynamod/tls/ca.crt",
+            "DYN_TCP_TLS_CERT_PATH": "/etc/dynamod/tls/tls.crt",
+            "DYN_TCP_TLS_KEY_PATH": "/etc/dynamod/tls/tls.key",
+            "DYN_TCP_TLS_SERVER_NAME": "pods",
+            "DYNAMOD_TCP_TLS_CRL": "/etc/dynamod/tls/ca.crl",
+        }
+        assert {"name": "tls", "secret": {"secretName": "pair"}} in pod["volumes"]
+
+
 def test_pods_of_a_deployment_reach_each_other_at_all_ports() -> None:
     """KV blocks and the sockets of engines are at ports that the engine chooses."""
     (policy,) = [one for (kind, _), one in objects(*ALL).items() if kind == "NetworkPolicy"]
@@ -171,6 +191,12 @@ def test_labels_of_services_reach_the_slices_that_discovery_reads() -> None:
             "security.tlsSecretName=pair,requests=nats,nats.server=nats://n:4222",
             "security.secretName: requests over NATS are signed with it",
         ),
+        (
+            "security.tlsSecretName=pair,security.tlsMode=accept",
+            "security.tlsMode: with accept pods take requests without a certificate, so set secretName, too",
+        ),
+        ("security.tlsSecretName=pair,security.tlsMode=on", "at '/security/tlsMode': value must be one of"),
+        ("security.secretName=s,security.tlsRevokedKey=crl", "security.tlsRevokedKey: goes with tlsSecretName"),
         ("workers.Worker.gpu=1", "additional properties 'gpu' not allowed"),
         ("workers.Worker.endpoint=http", "/workers/Worker/endpoint"),
     ],

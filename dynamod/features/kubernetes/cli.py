@@ -32,6 +32,7 @@ app = typer.Typer(rich_markup_mode=None)
         "dynamo manifest graphs.disagg:Frontend -f configs/disagg.yaml",
         "dynamo manifest -f dgd.yaml --image registry.example/dynamod:0.2.0 | kubectl apply -f -",
         "dynamo manifest -f configs/agg.yaml --Worker.engine=mocker --secret shared --namespace serving",
+        "dynamo manifest -f configs/agg.yaml --discovery etcd --etcd-endpoints etcd:2379 --secret shared",
     ),
 )
 def manifest(
@@ -48,7 +49,23 @@ def manifest(
     unsigned: Annotated[bool, typer.Option("--allow-unsigned", help="pods take requests of everyone")] = False,
     cache_claim: Annotated[str, typer.Option("--cache-claim", help="volume claim for downloaded models")] = "",
     drain: Annotated[int, typer.Option("--drain", min=1, max=86400, help="seconds for open answers at the end")] = 60,
-    crd: Annotated[bool, typer.Option("--crd/--no-crd", help="with the definition of DynamodInstance")] = True,
+    crd: Annotated[
+        bool, typer.Option("--crd/--no-crd", help="with the definition of DynamodInstance, which etcd does not need")
+    ] = True,
+    discovery: Annotated[
+        str, typer.Option("--discovery", help="where pods find each other: kubernetes (the API server) or etcd")
+    ] = "kubernetes",
+    requests: Annotated[str, typer.Option("--requests", help="how requests go from pod to pod: tcp or nats")] = "tcp",
+    etcd_endpoints: Annotated[
+        str, typer.Option("--etcd-endpoints", help="members of etcd, as in etcd:2379, with commas between them")
+    ] = "",
+    etcd_auth: Annotated[str, typer.Option("--etcd-auth-secret", help="secret with username and password")] = "",
+    etcd_tls: Annotated[str, typer.Option("--etcd-tls-secret", help="secret with ca.crt, tls.crt and tls.key")] = "",
+    nats_server: Annotated[
+        str, typer.Option("--nats-server", help="servers of NATS, as in nats://nats:4222, with commas between them")
+    ] = "",
+    nats_auth: Annotated[str, typer.Option("--nats-auth-secret", help="secret with username and password")] = "",
+    nats_tls: Annotated[str, typer.Option("--nats-tls-secret", help="secret with ca.crt, tls.crt and tls.key")] = "",
 ) -> None:
     """Print a graph as Kubernetes resources.
 
@@ -57,8 +74,14 @@ def manifest(
     from dynamod.graph.importing import shipped_root
 
     from . import manifest as made
+    from .brokers import Broker, chosen
     from .pods import ManifestSettings
 
+    etcd = Broker(address=etcd_endpoints, auth=etcd_auth, tls=etcd_tls)
+    nats = Broker(address=nats_server, auth=nats_auth, tls=nats_tls)
+    brokers = chosen(discovery, requests, etcd, nats)
+    if brokers.nats is not None and tls_secret and not secret:
+        raise UserError("--tls-secret is for requests over TCP; requests over NATS are signed", "give --secret, too")
     if unsigned and (secret or tls_secret):
         raise UserError("--allow-unsigned excludes --secret and --tls-secret", "leave one out")
     target, overrides = target_and_overrides(graph, context)
@@ -72,6 +95,7 @@ def manifest(
         tls_secret=tls_secret,
         cache_claim=cache_claim,
         drain=drain,
+        brokers=brokers,
         secret=secret or ("" if unsigned or tls_secret else _full(name or default)),
     )
     parts = {one.name: one.pod for one in deployment.components} if deployment is not None else {}
@@ -81,7 +105,7 @@ def manifest(
     if settings.secret and not secret:
         create = f"kubectl create secret generic {settings.secret} --from-file=secret=cluster.secret"
         print(f"requests are signed with a secret: dynamo trust new cluster.secret; {create}", file=sys.stderr)
-    texts = [(shipped_root() / CRDS).read_text()] if crd else []
+    texts = [(shipped_root() / CRDS).read_text()] if crd and brokers.etcd is None else []
     print("---\n".join([*texts, *map(_yaml, found.objects)]), end="")
 
 

@@ -1,9 +1,10 @@
 """Objects of pods as the chart in `deploy/helm/dynamod` renders them: workloads, services, roles, network."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from .brokers import ETCD, KUBERNETES, Brokers
 from .deployment import PodParts
 from .resources import INSTANCES, LABEL, SLICES
 from .settings import COST_VARIABLE
@@ -26,7 +27,7 @@ class ManifestSettings:
     """`name`: of the deployment. `secret`, `tls_secret`: secrets with the cluster secret, with certificates.
 
     Both empty: requests are not signed. `cache_claim`: a volume claim for downloaded models. `drain`: seconds for open
-    answers when a pod ends.
+    answers when a pod ends. `brokers`: etcd and NATS, where pods use them.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ManifestSettings:
     tls_secret: str = ""
     cache_claim: str = ""
     drain: int = 60
+    brokers: Brokers = field(default_factory=Brokers)
 
     @property
     def full(self) -> str:
@@ -90,15 +92,21 @@ def labels(settings: ManifestSettings, component: str = "") -> dict[str, str]:
 
 
 def access(settings: ManifestSettings, *, scaled: Collection[str], costs: bool) -> list[Object]:
-    """The service account with its role. `scaled`: workloads that planners scale. `costs`: pods tell their load."""
-    rules: list[Object] = [
-        {"apiGroups": [SLICES.group], "resources": [SLICES.plural], "verbs": ["list", "watch"]},
-        {
-            "apiGroups": [INSTANCES.group],
-            "resources": [INSTANCES.plural],
-            "verbs": ["list", "watch", "create", "patch", "delete"],
-        },
-    ]
+    """The service account with its role, where it needs one.
+
+    `scaled`: workloads that planners scale. `costs`: pods tell their load.
+    """
+    rules: list[Object] = []
+    if settings.brokers.etcd is None:
+        verbs = ["list", "watch"]
+        rules = [
+            {"apiGroups": [SLICES.group], "resources": [SLICES.plural], "verbs": verbs},
+            {
+                "apiGroups": [INSTANCES.group],
+                "resources": [INSTANCES.plural],
+                "verbs": [*verbs, "create", "patch", "delete"],
+            },
+        ]
     if scaled:
         rules.append(
             {"apiGroups": ["apps"], "resources": [f"{one}/scale" for one in scaled], "verbs": ["get", "patch"]}
@@ -109,8 +117,11 @@ def access(settings: ManifestSettings, *, scaled: Collection[str], costs: bool) 
     subject = {"kind": "ServiceAccount", "name": name}
     if settings.namespace:
         subject["namespace"] = settings.namespace
+    account = thing(settings, "v1", "ServiceAccount", name)
+    if not rules:
+        return [account]
     return [
-        thing(settings, "v1", "ServiceAccount", name),
+        account,
         thing(settings, f"{group}/v1", "Role", name, rules=rules),
         thing(
             settings,
@@ -207,11 +218,13 @@ def _env(settings: ManifestSettings, pod: Pod) -> list[Object]:
         "POD_NAMESPACE": "metadata.namespace",
         "POD_UID": "metadata.uid",
         "DYNAMOD_NODE": "metadata.name",
-        "DYNAMOD_TCP_ADDRESS": "status.podIP",
     }
-    values = {
-        "DYNAMOD_TCP_PORTS": f"{FIRST}-{LAST}",
-        "DYNAMOD_DISCOVERY": "kubernetes",
+    values = {}
+    if settings.brokers.nats is None:
+        fields["DYNAMOD_TCP_ADDRESS"] = "status.podIP"
+        values["DYNAMOD_TCP_PORTS"] = f"{FIRST}-{LAST}"
+    values |= {
+        "DYNAMOD_DISCOVERY": KUBERNETES if settings.brokers.etcd is None else ETCD,
         "DYNAMOD_KUBERNETES_GRAPH": settings.full,
         "DYN_SYSTEM_HOST": "0.0.0.0",
         "DYN_SYSTEM_PORT": str(PROBES),
@@ -234,6 +247,7 @@ def _env(settings: ManifestSettings, pod: Pod) -> list[Object]:
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
         *secret,
         *({"name": name, "value": value} for name, value in values.items()),
+        *settings.brokers.env(),
         *pod.parts.env,
     ]
 
@@ -262,7 +276,7 @@ def _mounts(settings: ManifestSettings, pod: Pod) -> list[Object]:
     found.append({"name": "graph", "mountPath": CONFIG_FOLDER, "readOnly": True})
     if settings.tls_secret:
         found.append({"name": "tls", "mountPath": "/etc/dynamod/tls", "readOnly": True})
-    return found
+    return [*found, *settings.brokers.mounts()]
 
 
 def _volumes(settings: ManifestSettings, pod: Pod) -> list[Object]:
@@ -274,7 +288,7 @@ def _volumes(settings: ManifestSettings, pod: Pod) -> list[Object]:
         found.append({"name": "tls", "secret": {"secretName": settings.tls_secret}})
     if memory := _memory(pod):
         found.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": memory}})
-    return found
+    return [*found, *settings.brokers.volumes()]
 
 
 def _memory(pod: Pod) -> str:

@@ -1,18 +1,23 @@
-"""Pods as bridges in one process, at a fake API server over real HTTP."""
+"""Pods as bridges in one process, at a fake API server over real HTTP; what `dynamo manifest` prints."""
 
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from dynamod.actor import System
+from dynamod.cli.app import run
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.features.kubernetes import bridge as module
 from dynamod.features.kubernetes.bridge import KubernetesBridge
 from dynamod.features.kubernetes.settings import KubernetesSettings
 
 from .fake_api import FakeApi
+
+ROOT = Path(__file__).parents[3]
 
 
 class Pod:
@@ -83,3 +88,21 @@ async def pods(fake: FakeApi, tmp_path: Path) -> AsyncIterator[Callable[[str], P
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RETRY": 0.05, "RETRY_AT_MOST": 0.2, "REFUSED": 0.2, "RELIST": 0.1}.items():
         monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words: str, data: Any = None) -> tuple[dict[tuple[str, str], Any], list[str]]:
+        if data is not None:
+            (tmp_path / "dgd.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
+            words = ("-f", "dgd.yaml", *words)
+        capsys.readouterr()
+        assert run(["manifest", *words]) == 0
+        out, err = capsys.readouterr()
+        found = list(yaml.safe_load_all(out))
+        lines = [line.replace(f"{ROOT}/", "") for line in err.splitlines()]
+        return {(one["kind"], one["metadata"]["name"]): one for one in found}, lines
+
+    return command

@@ -6,32 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from dynamod.cli.app import run
 from dynamod.features.kubernetes.manifest import short
 from dynamod.message.errors import UserError
 
 from .test_deployment import ARGS, FRONT, WORKER, beta, resource
 
-ROOT = Path(__file__).parents[3]
 DISAGG = ("graphs.disagg:Frontend", "-f", "configs/disagg.yaml")
-
-
-@pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-
-    def command(*words: str, data: Any = None) -> tuple[dict[tuple[str, str], Any], list[str]]:
-        if data is not None:
-            (tmp_path / "dgd.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
-            words = ("-f", "dgd.yaml", *words)
-        capsys.readouterr()
-        assert run(["manifest", *words]) == 0
-        out, err = capsys.readouterr()
-        found = list(yaml.safe_load_all(out))
-        lines = [line.replace(f"{ROOT}/", "") for line in err.splitlines()]
-        return {(one["kind"], one["metadata"]["name"]): one for one in found}, lines
-
-    return command
 
 
 def config_of(found: dict[tuple[str, str], Any], name: str) -> Any:

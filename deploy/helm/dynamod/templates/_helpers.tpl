@@ -55,6 +55,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - {name: DYN_TCP_TLS_CA_CERT_PATH, value: /etc/dynamod/tls/ca.crt}
 - {name: DYN_TCP_TLS_CERT_PATH, value: /etc/dynamod/tls/tls.crt}
 - {name: DYN_TCP_TLS_KEY_PATH, value: /etc/dynamod/tls/tls.key}
+{{- $mode := include "dynamod.tlsMode" .root }}
+{{- if ne $mode "require" }}
+- {name: DYNAMOD_TCP_TLS, value: {{ $mode | quote }}}
+{{- end }}
+{{- with .root.Values.security.tlsServerName }}
+- {name: DYN_TCP_TLS_SERVER_NAME, value: {{ . | quote }}}
+{{- end }}
+{{- with .root.Values.security.tlsRevokedKey }}
+- {name: DYNAMOD_TCP_TLS_CRL, value: /etc/dynamod/tls/{{ . }}}
+{{- end }}
 {{- end }}
 {{- if .root.Values.security.secretName }}
 - {name: DYNAMOD_CLUSTER_SECRET, valueFrom: {secretKeyRef: {name: {{ .root.Values.security.secretName }}, key: secret}}}
@@ -69,6 +79,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- with .env }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{- /* YAML reads a bare off as false. */ -}}
+{{- define "dynamod.tlsMode" -}}
+{{- if not .Values.security.tlsMode }}off{{ else }}{{ .Values.security.tlsMode }}{{ end -}}
 {{- end -}}
 
 {{- /* User and password of a broker: (dict "name" PREFIX "secret" NAME) */ -}}
@@ -133,6 +148,16 @@ readinessProbe:
 {{- define "dynamod.secure" -}}
 {{- if not (or .Values.security.secretName .Values.security.tlsSecretName .Values.security.allowNone) -}}
 {{- fail "security: set secretName or tlsSecretName, or allowNone: true where every pod of the network may send requests" -}}
+{{- end -}}
+{{- if and .Values.security.tlsSecretName (not .Values.security.secretName) (not .Values.security.allowNone) -}}
+{{- if ne (include "dynamod.tlsMode" .) "require" -}}
+{{- fail (printf "security.tlsMode: with %s pods take requests without a certificate, so set secretName, too, or allowNone: true" (include "dynamod.tlsMode" .)) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key := list "tlsServerName" "tlsRevokedKey" -}}
+{{- if and (get $.Values.security $key) (not $.Values.security.tlsSecretName) -}}
+{{- fail (printf "security.%s: goes with tlsSecretName, the secret of the certificates" $key) -}}
+{{- end -}}
 {{- end -}}
 {{- if eq .Values.requests "nats" -}}
 {{- if not .Values.nats.server -}}
