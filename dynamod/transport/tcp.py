@@ -22,6 +22,7 @@ from .inbox import InboxStatistics, InboxStream
 from .outbox import OutboxStatistics
 from .signing import RequestSigning, Signing
 from .tcp_settings import TcpSettings
+from .tls import explained
 
 log = logging.getLogger("dynamod.transport")
 
@@ -114,7 +115,7 @@ class TcpPeers:
                     server_hostname="" if tls is not None else None,
                 )
         except (OSError, TimeoutError, ValueError) as error:
-            reason = f"cannot connect to the worker at {address}: {error or 'timed out'}"
+            reason = f"cannot connect to the worker at {address}: {explained(error) or 'timed out'}"
             if isinstance(error, ConnectionRefusedError):
                 end.fail(reason)
             else:

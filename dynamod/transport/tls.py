@@ -92,7 +92,7 @@ class PeerTls:
         return context
 
 
-def plain(error: Exception) -> str:
+def explained(error: Exception) -> str:
     """What is wrong with a certificate, and what to do, in one line; else the error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in CODES:

@@ -11,7 +11,7 @@ from dynamod.message.errors import UserError
 from dynamod.transport.base import Spawn
 from dynamod.transport.either import EitherServer
 from dynamod.transport.tcp import at
-from dynamod.transport.tls import PeerTls, plain
+from dynamod.transport.tls import PeerTls, explained
 
 from .base import Listening
 from .reading import ReaderEnd
@@ -75,7 +75,7 @@ class Tls:
         except UserError as error:
             raise OSError(error.line()) from None
         except ssl.SSLError as error:
-            raise OSError(plain(error)) from None
+            raise OSError(explained(error)) from None
 
 
 async def _listen(source: Callable[[type[SourceEnd]], SourceEnd], host: str, port: int, **tls: Any) -> Listening:
