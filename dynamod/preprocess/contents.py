@@ -6,7 +6,7 @@ list as it is written.
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dynamod.message.errors import BadRequest
 
@@ -27,17 +27,20 @@ _CALLING = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 _BEFORE: dict[str, list[dict[str, Any]]] = {"assistant": [_USER], "tool": [_USER, _CALLING]}
 
 
-def form_of(render: Callable[[list[dict[str, Any]]], str], role: str) -> Form:
-    """The form of what messages of `role` say."""
+class Reading(NamedTuple):
+    """How a template reads messages of one role: the form of what they say, and whether the prompt has that."""
+
+    form: Form
+    shown: bool
+
+
+def reading_of(render: Callable[[list[dict[str, Any]]], str], role: str) -> Reading:
+    """How messages of `role` are read."""
     plain, listed = _shown(render, role, _MARK), _shown(render, role, [_PART])
-    if _MARK not in listed or (listed != plain and _WRITTEN.search(listed)):
-        return "text"
-    return "either" if _MARK in plain else "parts"
-
-
-def shows(render: Callable[[list[dict[str, Any]]], str], role: str) -> bool:
-    """Whether what messages of `role` say is in the prompt."""
-    return any(_MARK in _shown(render, role, content) for content in (_MARK, [_PART]))
+    as_text, in_parts = _MARK in plain, _MARK in listed
+    if not in_parts or (listed != plain and _WRITTEN.search(listed)):
+        return Reading("text", as_text or in_parts)
+    return Reading("either" if as_text else "parts", shown=True)
 
 
 def _shown(render: Callable[[list[dict[str, Any]]], str], role: str, content: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from dynamod.message.errors import BadRequest, UserError
 
-from .contents import OTHER, ROLES, Form, form_of, shows
+from .contents import OTHER, ROLES, Form, Reading, reading_of
 from .work import BOUNDS, Bound, TooMuch, Work, bound_of
 
 Render = Callable[..., str]
@@ -69,8 +69,7 @@ class ChatTemplate:
     ) -> None:
         self.source = source
         self._source = _GENERATION.sub(_as_if, source)
-        self._forms: dict[str, Form] = {}
-        self._other_roles: dict[str, bool] = {}
+        self._readings: dict[str, Reading] = {}  # by role
         self._context = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
         self._helpers: dict[str, Any] = {
             "raise_exception": _raise_exception,
@@ -85,18 +84,17 @@ class ChatTemplate:
 
     def form(self, role: str) -> Form:
         """The form in which it reads what messages of `role` say; found out at the first one."""
-        known = self._named(role)
-        found = self._forms.get(known)
-        if found is None:
-            found = self._forms[known] = form_of(self.render, known)
-        return found
+        return self._reading(role).form
 
     def takes(self, role: str) -> bool:
-        """Whether the prompt has what messages of `role` say, for a role that is not one of OpenAI's."""
+        """Whether the prompt has what messages of `role` say."""
+        return self._reading(role).shown
+
+    def _reading(self, role: str) -> Reading:
         known = self._named(role)
-        found = self._other_roles.get(known)
+        found = self._readings.get(known)
         if found is None:
-            found = self._other_roles[known] = shows(self.render, known)
+            found = self._readings[known] = reading_of(self.render, known)
         return found
 
     def _named(self, role: str) -> str:
