@@ -42,9 +42,15 @@ class WorkerEnd(FramedProtocol):
 
 
 class IngressEnd(FramedProtocol):
-    """An ingress's end of a connection to one worker process. At its end all open sinks are lost."""
+    """An ingress's end of a connection to one worker process. At its end all open sinks are lost.
 
-    def __init__(self, ended: Callable[[], object], signing: RequestSigning | None = None) -> None:
+    `unanswered`: what the log says where the worker closes the connection before its greeting; empty: nothing.
+    """
+
+    def __init__(
+        self, ended: Callable[[], object], signing: RequestSigning | None = None, unanswered: str = ""
+    ) -> None:
+        self._unanswered = unanswered
         self.inbox = Inbox(self.write, signing)
         super().__init__(self.inbox.frame, self._over)
         self._forget = ended
@@ -53,6 +59,8 @@ class IngressEnd(FramedProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         """The worker has closed the connection, or the network between has stopped: then it may live."""
         self._link = isinstance(exc, OSError) and not isinstance(exc, ConnectionError)
+        if self._unanswered and not self.greeted:
+            log.warning("%s", self._unanswered)
         self.fail("connection to the worker lost")
 
     def unreached(self, why: str) -> None:

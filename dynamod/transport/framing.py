@@ -39,7 +39,7 @@ class Unframer:
     def __init__(self) -> None:
         self._rest: list[bytes] = []  # joined when the next payload is complete: each byte is copied once
         self._missing = 0  # bytes without which nothing new can be said
-        self._magic = True  # it is still to come
+        self.silent = True  # MAGIC is still to come
         self._large: memoryview | None = None  # a payload that is filled as it comes, so that its end copies little
         self._filled = 0
 
@@ -60,13 +60,13 @@ class Unframer:
             data = b"".join(self._rest)
             self._rest = []
         position, size = 0, len(data)
-        if self._magic:
+        if self.silent:
             if not MAGIC.startswith(data[: len(MAGIC)]):
                 raise FrameError("the peer does not speak this protocol, or another version of it")
             if size < len(MAGIC):
                 self._rest, self._missing = [data], 1  # a stranger is seen at its first byte
                 return
-            self._magic = False
+            self.silent = False
             position = len(MAGIC)
         need = 4
         while size - position >= 4:
@@ -109,6 +109,11 @@ class FramedProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.fault = ""  # what was wrong with a frame that ended the connection
         self._early: list[bytes] | None = [MAGIC]  # None: it has ended
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the other end has spoken."""
+        return not self._unframer.silent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Both ends begin with the magic bytes."""

@@ -21,11 +21,15 @@ from .ends import IngressEnd, WorkerEnd
 from .inbox import InboxStatistics, InboxStream
 from .outbox import OutboxStatistics
 from .signing import RequestSigning, Signing
-from .tcp_settings import TcpSettings
-from .tls import explained
+from .tcp_settings import Contexts, TcpSettings
+from .tls import CERT, explained
 
 log = logging.getLogger("dynamod.transport")
 
+UNANSWERED = (
+    "the worker at {} closed the connection before its greeting; check that the worker accepts the certificate of this "
+    f"node ({CERT})"
+)
 KEY, TLS_KEY = "tcp", "tcp_tls"
 """Keys in `Instance.transport`: `host:port`, an IPv6 host in brackets; the mode of TLS where it is spoken there."""
 CONNECT_TIMEOUT = 2.0
@@ -92,17 +96,19 @@ class TcpPeers:
         address = instance.transport[KEY]
         end = self._ends.get(address)
         if end is None:
-            signing = RequestSigning(self._signing, address)
-            end = IngressEnd(lambda: self._ends.pop(address, None), signing)
             # a release that knows no modes says nothing of TLS, and all its nodes have it or none
             plain = self.settings.accept and TLS_KEY not in instance.transport
-            self._spawn(self._connect(address, end, plain), f"connect {address}")
+            tls = self._tls if not plain else None
+            # a server that refuses a certificate closes the connection, and sends no alert
+            unanswered = UNANSWERED.format(address) if tls is not None else ""
+            signing = RequestSigning(self._signing, address)
+            end = IngressEnd(lambda: self._ends.pop(address, None), signing, unanswered)
+            self._spawn(self._connect(address, end, tls), f"connect {address}")
             self._ends[address] = end
         return InboxStream(end.inbox, end.inbox.open(instance.path, request, sink))
 
-    async def _connect(self, address: str, end: IngressEnd, plain: bool) -> None:
+    async def _connect(self, address: str, end: IngressEnd, tls: Contexts | None) -> None:
         host, _, port = address.rpartition(":")
-        tls = self._tls if not plain else None
         if tls is not None:
             tls.refresh()
         try:

@@ -192,6 +192,8 @@ def test_a_pod_with_a_foreign_certificate_is_refused_in_one_line_and_ends_no_oth
         assert stream.status >= 500
         print(stream.error)
         stream.close()
+        until(lambda: lines(asks, "certificate"), 10, "a line in its log")
+        print(*lines(asks, "certificate"), sep="\n")
         answers = secure.add("worker", "intruder", "foreign", DYNAMOD_TCP_TLS_CRL="")
         until(lambda: secure.cluster.ready("intruder"), START, "the worker")
         until(lambda: lines(secure.cluster.pod(front), REFUSED), 60, "a line in the log of a frontend")

@@ -182,6 +182,7 @@ async def test_a_revoked_certificate_is_refused_at_both_ends_at_once(
             assert sink.why
             assert sink.deltas == []
         assert "certificate revoked" in caplog.text, "the node that connects is told why"
+        assert "closed the connection before its greeting; check that the worker accepts the certificate" in caplog.text
         with caplog.at_level(logging.ERROR):
             (tmp_path / "revoked.pem").write_text("damaged")
             sink = out.open(generate(6))
