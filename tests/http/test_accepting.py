@@ -84,7 +84,7 @@ async def test_clients_are_shared_evenly_also_after_some_have_left(
     assert [len(side.clients) for side in sides] == [20, 20, 20]
     for client in sides[2].clients[:10]:
         client.close()
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.25)  # pauses that began before are over: at its end each takes a client
     clients += await connect(sock, 10)
     await accepted(70, *sides)
     assert [len(side.clients) for side in sides] == [20, 20, 30]

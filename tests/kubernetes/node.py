@@ -151,8 +151,8 @@ class PodRuntime:
             self._process.wait()
             if self.leaving is not None or self.node.ended.is_set():
                 break
-            self.restarts += 1
             self.ready = False
+            self.restarts += 1
             self.tell()
             time.sleep(0.5)
         path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"

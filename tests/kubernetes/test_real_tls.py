@@ -230,7 +230,7 @@ def test_a_list_of_revoked_certificates_counts_when_its_secret_changes(secure: D
         secure.secret(OWN, secure.pair)
         until(lambda: greeting(secure.worker.address, context) != "hello", 30, "the workers have the list")
         lost.kill()  # connections that are open stay, so its process is a new one
-        until(lambda: lost.restarts == 1 and secure.cluster.ready("lost"), START, "the frontend, again")
+        until(lambda: lost.restarts == 1 and lost.ready, START, "the frontend, again")
         stream = secure.cluster.stream(lost.address, TEXTS[0])
         assert stream.status >= 500
         stream.close()
