@@ -167,13 +167,14 @@ class Records:
         took = ended.at - context.begun
         places = response.places if response is not None else ()
         first = response.first if response is not None else None
+        workers = tuple([_worker(place) for place in places])
         node, process = self._where()
         facts = self._facts.pop(context, None) if self._facts else None
         return RequestRecord(
             id=context.id,
             time=ended.time - took,
             duration_ms=_ms(took),
-            queue_ms=_ms(places[0].seconds) if places else None,
+            queue_ms=workers[0].at_ms if workers else None,
             first_ms=_ms(first) if first is not None else None,
             client=self._proxies.client(request),
             key=context.caller.name,
@@ -188,8 +189,8 @@ class Records:
             prompt_tokens=response.prompt_tokens if response is not None else 0,
             cached_tokens=response.cached_tokens if response is not None else None,
             completion_tokens=response.output_tokens if response is not None else 0,
-            workers=tuple(map(_worker, places)),
-            migrations=_migrations(places),
+            workers=workers,
+            migrations=_migrations(places) if len(places) > 1 else 0,
             notes=context.notes,
             node=node,
             process=process,
@@ -323,15 +324,12 @@ def _ends(response: Response, facts: Facts) -> list[ChoiceEnd]:
 
 
 def _worker(place: Place) -> WorkerPlace:
-    worker = place.worker
-    ms = _ms(place.seconds)
-    return WorkerPlace(worker.instance_id, worker.process, worker.node, ms, place.choice, place.prefill)
+    choice, seconds, worker, prefill = place
+    return WorkerPlace(worker.instance_id, worker.process, worker.node, _ms(seconds), choice, prefill)
 
 
 def _migrations(places: Sequence[Place]) -> int:
     """How often a choice was placed at another worker than before."""
-    if len(places) < 2:
-        return 0
     visited: dict[int, list[int]] = {}
     for place in places:
         if not place.prefill:

@@ -81,7 +81,7 @@ class LineWriter:
         """Have a line with its line break written. To be called in an event loop."""
         pause, full, most = self._limits
         self.taken += 1
-        if most and self.taken - self.written - self.dropped > most:
+        if most and self.taken - self.written - self._refused - self._failed > most:
             self._refused += 1
             self._complain("the writer is too slow")
             return

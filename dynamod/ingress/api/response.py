@@ -246,7 +246,10 @@ class ResponseWriter(ResponseSink, ABC):
         """Why it ended, for the log."""
         if self.error is not None:
             return self.error.code or self.error.kind
-        return ",".join(sorted({choice.reason or "none" for choice in self.choices})) or "none"
+        choices = self.choices
+        if len(choices) == 1:  # as of most requests: a set and a sorted list would cost more than all other fields
+            return choices[0].reason or "none"
+        return ",".join(sorted({choice.reason or "none" for choice in choices})) or "none"
 
     def tick(self, choice: Choice, tokens: int) -> None:
         """Count tokens and the time since the last ones. Runs once per chunk."""
