@@ -1,12 +1,12 @@
 """`python -m tools.bench.tracing`: CPU of the ingress per request with and without traces, and of the exporter.
 
 Two frontends, one with all requests sampled, get the same requests in turns, so that a busy machine slows both. Numbers
-are CPU time from /proc, not wall time. The collector is the receiver of the tests, in this process.
+are CPU time from /proc, not wall time. The collector is the receiver of the tests, in this process. With `--audit` the
+second frontend writes the audit log instead. A frontend has a mocker in a process of its own.
 """
 
 import argparse
 import asyncio
-import http.client
 import json
 import os
 import statistics
@@ -28,6 +28,7 @@ from dynamod.observe.records import RequestRecord
 from dynamod.observe.timeline import ACCEPTED, ASKED, FINISHED, FIRST, PLACED, SENT, Timeline
 from dynamod.router.decision import Candidate, Decision
 from tests.features.tracing.receiver import Collector
+from tools.bench.load import Work, run
 
 TICK = os.sysconf("SC_CLK_TCK")
 WARM = 100
@@ -39,7 +40,7 @@ class Served:
     def __init__(self, folder: Path, name: str, more: dict[str, str]) -> None:
         (folder / name).mkdir()
         env = {**os.environ, "DYNAMOD_SOCKET": str(folder / name / "s"), "DYN_TOKEN_ECHO_DELAY_MS": "0", **more}
-        words = ("in=http", "out=echo_core", "sample", "--http-port=0", "--model-name=sample")
+        words = ("in=http", "out=mocker", "sample", "--http-port=0", "--model-name=sample", "--", "--speedup-ratio=0")
         command = [str(Path(sys.executable).with_name("dynamo-run")), *words]
         self.log = (folder / name / "log").open("w+")
         self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=self.log, text=True)
@@ -50,19 +51,16 @@ class Served:
                 break
         else:
             raise SystemExit(f"the frontend has not started: {(folder / name / 'log').read_text()[-2000:]}")
-        self.connection = http.client.HTTPConnection("127.0.0.1", port)
+        self.port = port
         dynamo = str(Path(sys.executable).with_name("dynamo"))
         told = subprocess.run([dynamo, "ps", "--output", "json"], env=env, capture_output=True, text=True, check=True)
         self.pid = next(row["pid"] for row in json.loads(told.stdout) if row["component"] == "Frontend")
 
-    def ask(self, count: int, tokens: int) -> None:
-        """Streamed chats, one after the other."""
-        body = {"model": "sample", "messages": [{"role": "user", "content": "word " * 40}], "stream": True}
-        data = json.dumps({**body, "max_tokens": tokens, "ignore_eos": True})
-        for _ in range(count):
-            self.connection.request("POST", "/v1/chat/completions", data, {"Content-Type": "application/json"})
-            response = self.connection.getresponse()
-            assert response.read().endswith(b"data: [DONE]\n\n"), response.status
+    def ask(self, count: int, tokens: int, at_once: int) -> None:
+        """Chats, streamed if they have more than one token of answer, so many at a time."""
+        work = Work("sample", requests=count, streams=at_once, words=10, tokens=tokens, unary=tokens == 1)
+        errors = asyncio.run(run(self.port, work, [])).errors
+        assert not errors, errors
 
     def cpu(self) -> float:
         """Seconds of CPU of the ingress process."""
@@ -78,7 +76,6 @@ class Served:
 
     def end(self) -> None:
         """End it."""
-        self.connection.close()
         self.process.terminate()
         self.process.communicate(timeout=30)
         self.log.close()
@@ -107,7 +104,7 @@ def parts(count: int = 20_000) -> dict[str, float]:
     about = {PLACED: (instance, decision, 0.0001), SENT: instance}
     lines: list[bytes] = []
 
-    async def run() -> float:
+    async def taken() -> float:
         reader = TracingReader(settings)
         spent = 0.0
         for number in range(count):
@@ -132,7 +129,7 @@ def parts(count: int = 20_000) -> dict[str, float]:
         await reader.close()
         return (spent + time.process_time() - before) / count * 1e6
 
-    ingress = asyncio.run(run())
+    ingress = asyncio.run(taken())
     batch = [msgspec.json.decode(one, type=Handed) for one in lines]
     sender, before = Sender(collector(settings)), time.process_time()
     for _ in range(10):
@@ -144,9 +141,13 @@ def parts(count: int = 20_000) -> dict[str, float]:
 def main() -> None:
     """Measure and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=300, help="per turn (default: 300)")
-    parser.add_argument("--turns", type=int, default=6, help="of each frontend (default: 6)")
-    parser.add_argument("--tokens", type=int, default=8, help="of each answer (default: 8)")
+    parser.add_argument("--requests", type=int, default=1000, help="per turn (default: 1000)")
+    parser.add_argument("--turns", type=int, default=10, help="of each frontend (default: 10)")
+    parser.add_argument(
+        "--tokens", type=int, default=1, help="of each answer; streamed from 2 on (default: 1)"
+    )
+    parser.add_argument("--at-once", type=int, default=16, help="requests that are open at a time (default: 16)")
+    parser.add_argument("--audit", action="store_true", help="the audit log instead of traces")
     parser.add_argument("--parts", action="store_true", help="only what tracing adds, for a machine that is busy")
     given = parser.parse_args()
     if given.parts:
@@ -154,30 +155,33 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name, Collector() as receiver:
         off = Served(Path(name), "off", {})
-        on = Served(Path(name), "on", receiver.environment)
+        on = Served(Path(name), "on", {"DYN_AUDIT_DIR": f"{name}/audit"} if given.audit else receiver.environment)
         try:
             for one in (off, on):
-                one.ask(WARM, given.tokens)
+                one.ask(WARM, given.tokens, given.at_once)
             time.sleep(2)
             exporter = on.exporter()
-            assert exporter is not None, "no exporter process"
-            before, costs = _cpu(exporter), {off: list[float](), on: list[float]()}
+            assert given.audit or exporter is not None, "no exporter process"
+            before, costs = _cpu(exporter) if exporter else 0.0, {off: list[float](), on: list[float]()}
             for turn in range(given.turns):
                 for one in (off, on) if turn % 2 else (on, off):
                     began = one.cpu()
-                    one.ask(given.requests, given.tokens)
+                    one.ask(given.requests, given.tokens, given.at_once)
                     time.sleep(1.0)  # what is handed over later belongs to the turn
                     costs[one].append((one.cpu() - began) / given.requests * 1e6)
-            exported = (_cpu(exporter) - before) / (given.requests * given.turns) * 1e6
             without, with_ = statistics.median(costs[off]), statistics.median(costs[on])
+            added = [two - one for one, two in zip(costs[off], costs[on], strict=True)]
             found = {
                 "requests": given.requests * given.turns,
                 "ingress_off_us": round(without, 1),
                 "ingress_on_us": round(with_, 1),
-                "ingress_added_us": round(with_ - without, 1),
+                "ingress_added_us": round(statistics.median(added), 1),
+                "added_by_turn_us": [round(one, 1) for one in sorted(added)],
                 "ratio": round(with_ / without, 3),
-                "exporter_us": round(exported, 1),
             }
+            if exporter:
+                spent = (_cpu(exporter) - before) / (given.requests * given.turns) * 1e6
+                found["exporter_us"] = round(spent, 1)
             print(json.dumps(found))
         finally:
             for one in (off, on):
