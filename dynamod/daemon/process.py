@@ -190,6 +190,7 @@ class Process(Actor):
         self.context.task(self._wait(readers), "wait")
         await self._ready.wait()
         record.ready = True
+        self._node.changes.notify()
 
     async def drained(self) -> None:
         """Tell the child to drain and wait until it has ended."""

@@ -26,7 +26,7 @@ from .rows import process_row
 from .running import Running
 from .sockets import close_all, url_of
 from .spawn import Origin
-from .stand_in import stand_in
+from .stand_in import StandIn
 
 if TYPE_CHECKING:
     from .node import Node
@@ -85,7 +85,7 @@ class GraphRunner:
         for running in self.groups.values():
             for index in list(running.replicas):
                 self.supervised.spawn(running, index)
-        supervisor.context.task(stand_in(self._ports), "stand-in")
+        supervisor.context.task(StandIn(self._ports, self.node.changes.waiters).run(), "stand-in")
         self.node.changes.notify()
 
     def _ports(self) -> Iterator[tuple[socket.socket, bool, TlsFiles | None]]:

@@ -42,30 +42,55 @@ class _Refusal(asyncio.Protocol):
         self._timer.cancel()
 
 
-async def stand_in(ports: Callable[[], Iterable[tuple[socket.socket, bool, TlsFiles | None]]]) -> None:
-    """Answer on listening sockets without an ingress process for AWAY seconds; to be cancelled.
+class StandIn:
+    """Answers on listening sockets without an ingress process for AWAY seconds.
 
     `ports()`: the sockets, whether an ingress process serves each of them now, and what HTTPS is served with.
+    `changes`: what is called when that may have changed.
     """
-    loop = asyncio.get_running_loop()
-    answering: dict[socket.socket, asyncio.Server] = {}
-    served: dict[socket.socket, float] = {}
-    try:
-        while True:
-            now, here = loop.time(), {sock: (serves, files) for sock, serves, files in ports()}
-            for sock in [*answering]:
-                if here.get(sock, (True, None))[0]:
-                    answering.pop(sock).close()
-            served = {sock: now if serves else served.get(sock, now) for sock, (serves, _) in here.items()}
-            for sock, since in served.items():
-                if sock not in answering and now - since > AWAY:
-                    # it was closed just now, or the TLS files cannot be used, which the ingress reports
-                    with contextlib.suppress(OSError, UserError), contextlib.ExitStack() as undo:
-                        ours, files = undo.enter_context(sock.dup()), here[sock][1]
-                        secure = server_context(files) if files is not None else None
-                        answering[sock] = await loop.create_server(_Refusal, sock=ours, ssl=secure)
-                        undo.pop_all()
-            await asyncio.sleep(LOOK)
-    finally:
-        for listener in answering.values():
-            listener.close()
+
+    def __init__(
+        self,
+        ports: Callable[[], Iterable[tuple[socket.socket, bool, TlsFiles | None]]],
+        changes: list[Callable[[], None]],
+    ) -> None:
+        self._ports, self._changes = ports, changes
+        self._answering: dict[socket.socket, asyncio.Server] = {}
+
+    def _leave(self) -> None:
+        """Answer no more where an ingress process serves."""
+        if self._answering:
+            away = {sock for sock, serves, _ in self._ports() if not serves}
+            for sock in [*self._answering]:
+                if sock not in away:
+                    self._answering.pop(sock).close()
+
+    async def run(self) -> None:
+        """Look from time to time; to be cancelled."""
+        loop = asyncio.get_running_loop()
+        served: dict[socket.socket, float] = {}
+        self._changes.insert(0, self._leave)  # before what tells others that the ingress is ready
+        try:
+            while True:
+                now, here = loop.time(), {sock: (serves, files) for sock, serves, files in self._ports()}
+                served = {sock: now if serves else served.get(sock, now) for sock, (serves, _) in here.items()}
+                for sock, since in served.items():
+                    if sock not in self._answering and now - since > AWAY:
+                        # it was closed just now, or the TLS files cannot be used, which the ingress reports
+                        with contextlib.suppress(OSError, UserError):
+                            self._answering[sock] = await _answered(sock, here[sock][1])
+                self._leave()
+                await asyncio.sleep(LOOK)
+        finally:
+            self._changes.remove(self._leave)
+            for listener in self._answering.values():
+                listener.close()
+
+
+async def _answered(sock: socket.socket, files: TlsFiles | None) -> asyncio.Server:
+    with contextlib.ExitStack() as undo:
+        ours = undo.enter_context(sock.dup())
+        secure = server_context(files) if files is not None else None
+        server = await asyncio.get_running_loop().create_server(_Refusal, sock=ours, ssl=secure)
+        undo.pop_all()
+    return server

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dynamod.daemon import stand_in as module
+from dynamod.daemon.changes import Changes
 from dynamod.daemon.sockets import listen, tls_files, url_of
 from dynamod.message.tls import TlsFiles
 
@@ -34,7 +35,7 @@ async def test_it_answers_as_the_port_would(secure: bool, files: TlsFiles, monke
     monkeypatch.setattr(module, "LOOK", 0.02)
     (sock,) = listen(("127.0.0.1",), 0, "Frontend")
     served = [True]
-    answering = asyncio.create_task(module.stand_in(lambda: [(sock, served[0], files if secure else None)]))
+    answering = asyncio.create_task(module.StandIn(lambda: [(sock, served[0], files if secure else None)], []).run())
     try:
         await asyncio.sleep(0.2)
         served[0] = False
@@ -48,6 +49,34 @@ async def test_it_answers_as_the_port_would(secure: bool, files: TlsFiles, monke
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b'"code":"no_ingress"' in answer
         writer.close()
+    finally:
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+        sock.close()
+
+
+async def test_it_takes_no_connection_of_an_ingress_that_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AWAY", 0.0)
+    monkeypatch.setattr(module, "LOOK", 0.01)
+    (sock,) = listen(("127.0.0.1",), 0, "Frontend")
+    served = [False]
+    changes = Changes()
+    answering = asyncio.create_task(module.StandIn(lambda: [(sock, served[0], None)], changes.waiters).run())
+    try:
+        async with asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection(*sock.getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+            writer.close()
+            monkeypatch.setattr(module, "LOOK", 1000.0)
+            await asyncio.sleep(0.05)  # it does not look any more
+            served[0] = True
+            changes.notify()
+            for _ in range(8):
+                with socket.create_connection(sock.getsockname()) as client:
+                    ours, _ = await asyncio.get_running_loop().sock_accept(sock)
+                    assert ours.getpeername() == client.getsockname()
+                    ours.close()
     finally:
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)

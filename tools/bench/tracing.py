@@ -143,9 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1000, help="per turn (default: 1000)")
     parser.add_argument("--turns", type=int, default=10, help="of each frontend (default: 10)")
-    parser.add_argument(
-        "--tokens", type=int, default=1, help="of each answer; streamed from 2 on (default: 1)"
-    )
+    parser.add_argument("--tokens", type=int, default=1, help="of each answer; streamed from 2 on (default: 1)")
     parser.add_argument("--at-once", type=int, default=16, help="requests that are open at a time (default: 16)")
     parser.add_argument("--audit", action="store_true", help="the audit log instead of traces")
     parser.add_argument("--parts", action="store_true", help="only what tracing adds, for a machine that is busy")
