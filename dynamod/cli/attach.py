@@ -51,18 +51,22 @@ def leave_early() -> None:
     """Called when the command ends: a daemon that was forked for it and is still unknown to others ends too."""
     global _early
     early, _early = _early, None
-    if early is None:
-        return
-    early.sock.close()
-    if early.pid:
+    if early is not None:
+        _leave(early)
+
+
+def _leave(attachment: Attachment) -> None:
+    attachment.sock.close()
+    pid = attachment.pid
+    if pid:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(early.pid, signal.SIGSTOP)  # else it might make its files between the look and the kill
-            os.waitpid(early.pid, os.WUNTRACED)
-            if NodeLock(early.path).holder() == early.pid:
-                os.kill(early.pid, signal.SIGCONT)
+            os.kill(pid, signal.SIGSTOP)  # else it might make its files between the look and the kill
+            os.waitpid(pid, os.WUNTRACED)
+            if NodeLock(attachment.path).holder() == pid:
+                os.kill(pid, signal.SIGCONT)
             else:
-                os.kill(early.pid, signal.SIGKILL)
-                os.waitpid(early.pid, 0)
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def take(explicit: str | None) -> Attachment:
@@ -93,18 +97,28 @@ def _option(argv: Sequence[str], name: str) -> str | None:
 
 def _fork(path: Path, kinds: Sequence[str]) -> Attachment:
     ours, theirs = socket.socketpair()
+    # Python drops exceptions of what runs in `os.fork`, such as logging's handlers: a Ctrl-C there would be lost
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
         pid = os.fork()
     except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         ours.close()
         theirs.close()
         raise UserError(f"cannot start a daemon: fork: {error.strerror}", "see ulimit -u") from None
     if pid:
         theirs.close()
         ours.setblocking(False)
-        return Attachment(path, ours, pid)
+        attachment = Attachment(path, ours, pid)
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        except KeyboardInterrupt:
+            _leave(attachment)
+            raise
+        return attachment
     code = 1
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         ours.close()
         code = _daemon(path, theirs, kinds)
     finally:

@@ -115,8 +115,20 @@ if "serve" in sys.orig_argv:
 """Ctrl-C when the event loop runs, and its signals are not the command's yet."""
 
 
-def test_it_ends_by_a_signal_that_comes_before_its_handlers(machine: Any) -> None:
-    (machine.folder / "sitecustomize.py").write_text(EARLY)
+IN_FORK = """
+import sys
+
+if "serve" in sys.orig_argv:
+    import os, signal
+
+    os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+"""
+"""Ctrl-C when the daemon has just been forked, in code whose exceptions Python drops."""
+
+
+@pytest.mark.parametrize("hook", [EARLY, IN_FORK], ids=["before_handlers", "in_fork"])
+def test_it_ends_by_a_signal_that_comes_early(machine: Any, hook: str) -> None:
+    (machine.folder / "sitecustomize.py").write_text(hook)
     root = Path(__file__).parents[2]
     command = machine.agg(PYTHONPATH=os.pathsep.join(map(str, [machine.folder, root, root / "dynamod/compat"])))
     result = command.wait(5)
