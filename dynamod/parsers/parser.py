@@ -1,21 +1,16 @@
 """One parser per choice: text in pieces becomes reasoning, content and calls, in order."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from .calls import Calls, long_id
 from .grammars import grammar_class
 from .grammars.base import Grammar
 from .markers import Markers, markers
 from .reader import Ended, Malformed, Reader, Steps
-from .segments import Content, Reasoning, Segment, ToolSpec
+from .segments import Arguments, CallStart, Content, Reasoning, Segment, ToolSpec
 from .thinking import Thinking, suffix_of, thinking_of
-
-TURN_ENDS = (
-    *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>", "<turn|>"),
-    *("<｜end▁of▁sentence｜>", "[e~[", "<|tool_response>"),
-)
-"""Special tokens that end a turn: never content. A tokenizer's other special tokens come as `special`."""
+from .thought import Thought
+from .words import words_of
 
 MOST_UNDONE_CHARS = 16_384
 """Characters of an answer that are searched for calls once more: each stood after an opening marker and was no call.
@@ -27,15 +22,6 @@ TURN_CHARS = 8192
 """Characters that one turn of an event loop reads at most, about 10 ms: after these, other streams are served."""
 
 _NOTHING = Thinking((), ())
-
-
-class _Words(NamedTuple):
-    """Markers in content and in reasoning; words that begin a call after text; special tokens."""
-
-    content: Markers
-    reasoning: Markers
-    inner: frozenset[str]
-    special: frozenset[str]
 
 
 class OutputParser:
@@ -75,26 +61,9 @@ class OutputParser:
         self._undone = 0  # characters that were read once more
         self._plain = 0  # the position up to which an opening marker begins no call
         self._over = False
-        self._words = self._word_sets(special)
+        self._words = words_of(self._grammar, thinking, special)
         self._steps = self._run(inside)
         next(self._steps)
-
-    def _word_sets(self, special: Sequence[str]) -> "_Words":
-        grammar, thinking, dropped = self._grammar, self._thinking, (*TURN_ENDS, *special)
-        thoughts = () if thinking.append else (*thinking.openings, *thinking.closings)
-        if grammar is None:
-            found = markers(*thoughts, *thinking.around, *dropped), markers(*thoughts, *dropped)
-            return _Words(*found, frozenset(), frozenset(special))
-        inner = grammar.inner_words()
-        calls = (*grammar.openings, *grammar.closings, *inner)
-        strong = () if grammar.weak else grammar.openings
-        inside = (*strong, *(grammar.closings if grammar.channels else ()))
-        return _Words(
-            markers(*thoughts, *thinking.around, *calls, *dropped),
-            markers(*thoughts, *inside, *dropped),
-            frozenset(inner),
-            frozenset(special),
-        )
 
     def keep_calls(self, *, pieces: bool) -> None:
         """A broken call stays, for clients that get one: its arguments are the text that the model wrote.
@@ -104,6 +73,10 @@ class OutputParser:
         calls, ends = self._calls, self._grammar.call_ends() if self._grammar is not None else ()
         calls.rules = calls.rules._replace(stays=True, pieces=pieces)
         calls.certain.ends = markers(*ends) if ends else None
+
+    def begin(self, text: str) -> None:
+        """The prompt ends with this, and the answer continues from there. A call that it begins is the answer's."""
+        self._calls.out = [segment for segment in self.feed(text) if isinstance(segment, CallStart | Arguments)]
 
     @property
     def waiting(self) -> int:
@@ -162,56 +135,58 @@ class OutputParser:
         grammar, thinking, reader, words = self._grammar, self._thinking, self._reader, self._words
         first = fresh = True
         late: tuple[str, ...] = ()  # markers that may follow a call
+        thought = Thought(grammar, inside)
         if thinking.append:
             self._calls.text(Content, thinking.openings[0])
         while True:
-            self.reasoning = inside
+            self.reasoning = thought.inside
             if first or fresh:
                 yield from self._white(first)
             first = False
-            if fresh and not inside and grammar is not None and self._bare(grammar):
-                fresh = bool((yield from self._region(grammar, "")))
+            if fresh and not thought.inside and grammar is not None and self._bare(grammar):
+                fresh = bool((yield from self._region(grammar, "", thought)))
                 if fresh:
                     self._lead = ""
-                    inside, late = grammar.kind is Reasoning, grammar.closings
+                    late = grammar.closings
                     continue
+            place, inside, after = reader.position, thought.inside, late
+            then = words.reasoning if inside else words.content
             marker = yield from self._text(
-                Reasoning if inside else Content, words.reasoning if inside else words.content, late
+                Reasoning if inside else Content, words.after_call if inside and late else then, late, then
             )
             late = ()
             if not marker:
                 return
-            fresh = True
+            fresh, at = True, reader.position - len(marker)
             if grammar is not None and marker in grammar.openings:
-                within = reader.position - len(marker) < self._plain
-                read = False if within else (yield from self._region(grammar, marker))
+                read = False if at < self._plain else (yield from self._region(grammar, marker, thought))
                 late = grammar.closings if read else ()
                 fresh = read is not False
-                inside = grammar.kind is Reasoning if read else inside and not fresh
-            elif grammar is not None and marker in self._words.inner:
-                fresh = yield from self._within(grammar, marker, Reasoning if inside else Content)
+            elif grammar is not None and marker in words.inner:
+                fresh = yield from self._within(grammar, marker, thought)
                 late = grammar.closings if fresh else ()
             elif marker in thinking.openings:
-                inside = True
+                thought.mark(True)
             elif marker in thinking.closings or marker in thinking.around:
-                inside = False
+                thought.mark(False)
             elif grammar is not None and marker in grammar.closings:
-                inside = inside and marker in grammar.within
+                thought.closing(marker, at)
+                late = after if thought.inside and at == place else ()
             else:
                 fresh = False  # a special token: what is around it continues
 
-    def _within(self, grammar: Grammar, word: str, kind: type[Content | Reasoning]) -> Steps[bool]:
+    def _within(self, grammar: Grammar, word: str, thought: Thought) -> Steps[bool]:
         """Reads calls that begin with a word after text. False: text follows, or the word is text."""
         reader, lead, count = self._reader, self._lead, self._calls.count
         self._lead = ""
         if reader.position - len(word) >= self._plain:
             reader.back(word)
-            if (yield from self._region(grammar, "")) is not False:
+            if (yield from self._region(grammar, "", thought)) is not False:
                 return True
             if self._calls.count > count:
                 return False
             reader.cut(len(word))
-        self._calls.text(kind, lead + word)
+        self._calls.text(Reasoning if thought.inside else Content, lead + word)
         return False
 
     def _bare(self, grammar: Grammar) -> bool:
@@ -232,10 +207,13 @@ class OutputParser:
                 return
             yield
 
-    def _text(self, kind: type[Content] | type[Reasoning], words: Markers, late: Sequence[str]) -> Steps[str]:
+    def _text(
+        self, kind: type[Content] | type[Reasoning], words: Markers, late: Sequence[str], then: Markers
+    ) -> Steps[str]:
         """Passes text on up to a marker, and returns that; "" at the end of the text.
 
-        `late`: markers of which the beginning alone is no text, where the text ends with it.
+        `late`: markers of which the beginning alone is no text, where the text ends with it. `then`: the markers once
+        there was text.
         """
         reader, out = self._reader, self._calls
         self._kind = kind
@@ -246,6 +224,9 @@ class OutputParser:
             if end:
                 out.text(kind, self._lead + reader.cut(end))
                 self._lead = ""
+                if words is not then:
+                    words, late = then, ()
+                    continue
             if marker:
                 reader.cut(len(marker))
                 self._lead = self._lead if marker in self._words.inner else ""
@@ -257,19 +238,28 @@ class OutputParser:
                 self._near = words.near
             yield
 
-    def _region(self, grammar: Grammar, opening: str) -> Steps[bool | None]:
+    def _region(self, grammar: Grammar, opening: str, thought: Thought) -> Steps[bool | None]:
         """Reads calls after an opening marker. False: there were none, and the text continues without the marker.
 
-        None: so it is, but one was broken, which ends reasoning.
+        None: so it is, but one was broken, whose text is content.
         """
-        reader, calls = self._reader, self._calls
+        reader, calls, count = self._reader, self._calls, self._calls.count
         reader.log, calls.another, self.reasoning = [], False, False
+        read = yield from self._calls_of(grammar, opening)
+        if read:
+            thought.read(grammar, calls.count > count)
+        elif read is None:
+            thought.broken(self._plain)
+        return read
+
+    def _calls_of(self, grammar: Grammar, opening: str) -> Steps[bool | None]:
+        reader, calls = self._reader, self._calls
         try:
             yield from grammar.read(opening)
         except Malformed:
             if calls.stays:
                 yield from self._stays(grammar)
-                return None
+                return True
             if calls.open:
                 self._broken(*self._end_of_call(grammar, reader.logged()), "malformed")
                 return None
@@ -289,7 +279,7 @@ class OutputParser:
                 if own or (marker and marker in self._words.special):
                     if calls.stays:
                         yield from self._stays(grammar)
-                        return None
+                        return True
                     reader.cut(len(reader.held))
                     self._broken(at, marker, "malformed" if marker else "truncated")
                     return None
@@ -383,10 +373,8 @@ def make_parser(
         grammar, thinking = grammar.suffixed(suffix) if grammar is not None else None, thinking.suffixed(suffix)
     inside = not thinking.append and thinking.begins_inside(prompt)
     parser = OutputParser(grammar, thinking, tools, seed, inside, special)
-    tail = prompt[-200:].rstrip()
-    for beginning in grammar.prompts if grammar is not None else ():
-        if tail.endswith(beginning):
-            parser.feed(beginning)  # the text continues from there
+    if grammar is not None and (begun := grammar.begun(prompt)):
+        parser.begin(begun)
     return parser
 
 

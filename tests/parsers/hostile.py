@@ -52,4 +52,11 @@ def hostile(form: Format) -> dict[str, Repeat]:
     tags = dict.fromkeys(re.findall(r"<[^<>]{1,40}>|\[[A-Z_]+\]", call))
     made |= {f"{tag} many times": repeated(tag, opening) for tag in tags}
     made |= {f"{tag} and CDATA": repeated(tag, call.partition("xyz")[0] + "<![CDATA[") for tag in tags}
+    think, end = form.think
+    made |= {"calls in a thought": repeated(call, think), "openings in a thought": repeated(opening, think)}
+    made |= {"calls and words in a thought": repeated(f"{call}word ", think)}
+    made |= {
+        "thoughts with a call": repeated(f"{think}{call}{end}"),
+        "cut calls in a thought": repeated(call[: len(call) // 2], think),
+    }
     return made

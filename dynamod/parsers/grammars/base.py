@@ -8,6 +8,9 @@ from ..reader import Reader, Steps
 from ..segments import Content, Reasoning
 from ..writing import Writing
 
+PROMPT_CHARS = 200
+"""Characters at a prompt's end that show what it has begun."""
+
 
 class Grammar(ABC):
     """Reads calls from the text of one choice.
@@ -47,6 +50,12 @@ class Grammar(ABC):
     def inner_words(self) -> tuple[str, ...]:
         """Words with which a call of these tools may begin after text."""
         return ()
+
+    @classmethod
+    def begun(cls, prompt: str) -> str:
+        """The end of a prompt that the text continues from; empty: it begins anew."""
+        tail = prompt[-PROMPT_CHARS:].rstrip()
+        return next(filter(tail.endswith, cls.prompts), "")
 
     @classmethod
     def call_ends(cls) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)").search
 LONGEST_HEADER = 2000
+LONGEST_BEGUN = 16_384
+"""Characters at a prompt's end in which the beginning of an answer is looked for: it may have more than a header."""
 
 
 class Harmony(Grammar):
@@ -33,6 +35,16 @@ class Harmony(Grammar):
     def __init__(self, reader: Reader, calls: Calls) -> None:
         super().__init__(reader, calls)
         self._first = True
+
+    @classmethod
+    def begun(cls, prompt: str) -> str:
+        """The assistant's message that a prompt ends in, from its header on; empty where it ends with the role."""
+        tail = prompt[-LONGEST_BEGUN:]
+        tail = tail[max(tail.rfind(end) + len(end) if end in tail else 0 for end in cls.ends) :]
+        begin = tail.rfind(_START)
+        tail = tail[begin:] if begin >= 0 else tail[tail.find(_CHANNEL) :] if _CHANNEL in tail else ""
+        role = f"{_START}assistant"
+        return tail if tail.startswith((role, _CHANNEL)) and tail.rstrip() != role else ""
 
     def read(self, opening: str) -> Steps[None]:
         """One message's header, and its body when that is a call; `kind` says what else follows.
