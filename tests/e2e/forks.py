@@ -1,4 +1,4 @@
-"""Runs commands, each in a fork of this process, which has imported what they would all wait for.
+"""Runs commands and files of users, each in a fork of this process, which has imported what they would all wait for.
 
 Not imported by tests but run, by `python -c` with the path of a socket, that of this file, and `core` or `all`: so
 `sys.path` begins as that of a real command. One connection per command: it brings the request as JSON, and stdin,
@@ -121,8 +121,12 @@ def command(request: dict[str, Any], given: Sequence[int]) -> NoReturn:
 
     from dynamod.cli import main
     from dynamod.daemon.forked import finish
-    from tests.e2e.nursery import install
+    from tests.e2e.nursery import install, install_for_file
 
+    if name.endswith(".py"):
+        sys.argv[0], sys.path[0] = name, os.path.dirname(name)
+        install_for_file(request["name"], request["run"])
+        finish(functools.partial(runpy.run_path, name, run_name="__main__"))
     install(request["name"], daemon=name == "dynamod")
     if name in ENTRIES:
         finish(getattr(main, ENTRIES[name]))
