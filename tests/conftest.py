@@ -74,6 +74,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the collector pass by what all test files have imported: servers in this process collect when they start."""
+    """Let the collector pass by what all test files have imported: servers in this process collect when they start.
+
+    HTTP clients of this process share one TLS context: each would read the certificates of all authorities again.
+    """
+    for name in ("httpx._transports.default", "httpx2._transports.default"):  # openai and anthropic import either
+        clients = sys.modules.get(name)
+        if clients is not None and hasattr(clients, "create_ssl_context"):
+            clients.create_ssl_context = cache(clients.create_ssl_context)
     gc.collect()
     gc.freeze()
