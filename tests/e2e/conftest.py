@@ -134,12 +134,12 @@ class Machine:
         self.commands.append(started)
         return started
 
-    def script(self, text: str, *argv: object, name: str = "script", **env: str) -> Command:
-        """Start a plain Python file with this text; `name` is the file's, without `.py`."""
+    def script(self, text: str, *argv: object, name: str = "script", fresh: bool = False, **env: str) -> Command:
+        """Start a plain Python file with this text; `name` is the file's, without `.py`. `fresh`: as with `start`."""
         file = self.folder / f"{name}.py"
         file.write_text(text)
         words, environ = [str(file), *map(str, argv)], self.environ(**env)
-        if forks := self._forks(words, env):
+        if forks := None if fresh else self._forks(words, env):
             started = Command(self, words, environ, self.folder, forks=forks)
         else:
             started = Command(self, [sys.executable, *words], environ, self.folder)
