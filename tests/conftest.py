@@ -42,8 +42,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return max(2, (os.cpu_count() or 1) * 3 // 2) if config.option.numprocesses == "auto" else None
 
 
-LONG = ("e2e", "ingress", "real")
-"""Folders whose files take longest. They begin first, so that no process waits for one long file at the end."""
+LONG = ("test_documents.py", "e2e", "ingress", "real")
+"""What takes longest: a file with one test of a minute, and folders. They begin first, so that no process waits for
+one long file at the end."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,7 +60,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long folders first. Processes take whole files, in this order, which is the same in each process.
+    """Put what takes longest first. Processes take whole files, in this order, which is the same in each process.
 
     Before pytest groups tests by what they share: what it does depends on the order.
     """
@@ -74,6 +75,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the collector pass by what all test files have imported: servers in this process collect when they start."""
+    """Let the collector pass by what all test files have imported: servers in this process collect when they start.
+
+    HTTP clients of this process share one TLS context: each would read the certificates of all authorities again.
+    """
+    for name in ("httpx._transports.default", "httpx2._transports.default"):  # openai and anthropic import either
+        clients = sys.modules.get(name)
+        if clients is not None and hasattr(clients, "create_ssl_context"):
+            clients.create_ssl_context = cache(clients.create_ssl_context)
     gc.collect()
     gc.freeze()

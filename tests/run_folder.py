@@ -17,10 +17,13 @@ def make() -> Callable[[], None]:
 
 
 class Kinds:
-    """The kinds of commands that have been started as a user would, by any process of the run: a file for each."""
+    """The kinds of commands that have been started as a user would, by any process of the run: a file for each.
 
-    def __init__(self) -> None:
-        self._folder = Path(os.environ[VARIABLE])
+    `folder`: of the run, for a process that does not know it by the variable.
+    """
+
+    def __init__(self, folder: str = "") -> None:
+        self.folder = Path(folder or os.environ[VARIABLE])
 
     def first(self, kind: tuple[str, ...]) -> bool:
         """Whether no process has asked for this kind before."""
@@ -35,4 +38,4 @@ class Kinds:
         self._file(kind).unlink(missing_ok=True)
 
     def _file(self, kind: tuple[str, ...]) -> Path:
-        return self._folder / hashlib.sha256(repr(kind).encode()).hexdigest()
+        return self.folder / hashlib.sha256(repr(kind).encode()).hexdigest()

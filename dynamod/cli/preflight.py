@@ -23,7 +23,7 @@ from dynamod.engine.names import (
 from dynamod.extension.installed import block_stores, enabled, require_role
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import given, validate
-from dynamod.http.keys import Keys
+from dynamod.http.key_file import KeyFile  # `http.keys` would import the HTTP server, too
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.settings import from_environment as frontend_environment
 from dynamod.ingress.settings import ProcessorSettings
@@ -101,7 +101,9 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
             settings: FrontendSettings = validate(
                 FrontendSettings, given(spec.config, frontend_environment(env)), spec.name
             )
-            Keys(settings)
+            settings.keys()
+            if settings.client_keys_file:
+                KeyFile(settings.client_keys_file).read()
             settings.tls()
         elif spec.component_kind == WORKER:
             workers.append(_check_worker(graph, node, spec, env or os.environ))

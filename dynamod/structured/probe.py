@@ -80,10 +80,11 @@ def _walk(matcher: LLMatcher, mask: bytes) -> str:
             return found
         if matcher.is_stopped():
             break
-        allowed = [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
-        if not allowed:
-            break
-        last = last if last in allowed else max(allowed, key=lambda byte: (chr(byte).isalpha(), -byte))
+        if last < 0 or not mask[last >> 3] >> (last & 7) & 1:
+            allowed = [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
+            if not allowed:
+                break
+            last = max(allowed, key=lambda byte: (chr(byte).isalpha(), -byte))
         matcher.consume_token(last)
         mask = matcher.compute_bitmask()
     return matcher.get_error()

@@ -1,6 +1,8 @@
 """What is known of a graph before a process of it starts."""
 
 import importlib.util
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -14,6 +16,12 @@ from dynamod.message.errors import UserError
 
 def graph(*words: str) -> Graph:
     return build(parse(["in=http", *words]))
+
+
+def test_the_command_imports_no_http_server() -> None:
+    code = "import sys, dynamod.cli.preflight, dynamod.cli.serve, dynamod.cli.run; print('aiohttp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
 
 
 def test_devices_that_an_engine_cannot_use_are_refused() -> None:

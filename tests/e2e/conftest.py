@@ -134,11 +134,15 @@ class Machine:
         self.commands.append(started)
         return started
 
-    def script(self, text: str, *argv: object, name: str = "script", **env: str) -> Command:
-        """Start a plain Python file with this text; `name` is the file's, without `.py`."""
+    def script(self, text: str, *argv: object, name: str = "script", fresh: bool = False, **env: str) -> Command:
+        """Start a plain Python file with this text; `name` is the file's, without `.py`. `fresh`: as with `start`."""
         file = self.folder / f"{name}.py"
         file.write_text(text)
-        started = Command(self, [sys.executable, str(file), *map(str, argv)], self.environ(**env), self.folder)
+        words, environ = [str(file), *map(str, argv)], self.environ(**env)
+        if forks := None if fresh else self._forks(words, env):
+            started = Command(self, words, environ, self.folder, forks=forks)
+        else:
+            started = Command(self, [sys.executable, *words], environ, self.folder)
         self.commands.append(started)
         return started
 
@@ -190,8 +194,10 @@ class Machine:
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def _forks(self, words: Sequence[str], env: Mapping[str, str]) -> Warm | None:
-        """The process that such a command can be forked from, unless it is the first of its kind."""
-        if self.python != sys.executable or not (words[0] in ENTRIES or words[0].startswith("dynamo.")):
+        """The process that such a command or file can be forked from, unless it is the first of its kind."""
+        if self.python != sys.executable or not (
+            words[0] in ENTRIES or words[0].startswith("dynamo.") or words[0].endswith(".py")
+        ):
             return None
         forks = self.forks or warm(self._environ())
         return forks if forks.knows(words, self.environ(**env)) else None

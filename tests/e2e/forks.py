@@ -1,4 +1,4 @@
-"""Runs commands, each in a fork of this process, which has imported what they would all wait for.
+"""Runs commands and files of users, each in a fork of this process, which has imported what they would all wait for.
 
 Not imported by tests but run, by `python -c` with the path of a socket, that of this file, and `core` or `all`: so
 `sys.path` begins as that of a real command. One connection per command: it brings the request as JSON, and stdin,
@@ -16,7 +16,6 @@ import os
 import pkgutil
 import runpy
 import selectors
-import signal
 import socket
 import sys
 import termios
@@ -80,25 +79,64 @@ def load(folders: Sequence[str], prefix: str, apart: Sequence[str]) -> None:
                 load(loaded.__path__, f"{module.name}.", apart)
 
 
-def keep(connection: socket.socket) -> None:
-    """Run one command in a fork of its own, and tell how it ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    text, given, _, _ = socket.recv_fds(connection, 1 << 20, 3)
-    while more := connection.recv(1 << 20):
-        text += more
-    request = json.loads(text)
-    pid = os.fork()
-    if not pid:
+class Server:
+    """Forks a command per connection, and tells how each has ended."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener, self._selector = listener, selectors.DefaultSelector()
+        self._running: dict[int, tuple[int, socket.socket]] = {}  # process and connection by the process's descriptor
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(0, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        """Until stdin is closed."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fd == 0:
+                    return
+                if key.fileobj is self._listener:
+                    self._begin(self._listener.accept()[0])
+                else:
+                    self._end(key.fd)
+
+    def _begin(self, connection: socket.socket) -> None:
+        text, given, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+        while more := connection.recv(1 << 20):
+            text += more
+        if not text:  # whoever asks has ended before
+            connection.close()
+            return
+        request = json.loads(text)
+        pid = os.fork()
+        if not pid:
+            connection.close()
+            self._forget()
+            command(request, given)
+        for descriptor in given:
+            os.close(descriptor)
+        watch = os.pidfd_open(pid)
+        self._running[watch] = pid, connection
+        self._selector.register(watch, selectors.EVENT_READ)
+        self._tell(connection, pid)
+
+    def _end(self, watch: int) -> None:
+        pid, connection = self._running.pop(watch)
+        self._selector.unregister(watch)
+        os.close(watch)
+        self._tell(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         connection.close()
-        command(request, given)
-    for descriptor in given:
-        os.close(descriptor)
-    with contextlib.suppress(OSError):  # nobody waits any more: it took too long
-        connection.sendall(f"{pid}\n".encode())
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with contextlib.suppress(OSError):
-        connection.sendall(f"{code}\n".encode())
-    os._exit(0)
+
+    def _tell(self, connection: socket.socket, number: int) -> None:
+        with contextlib.suppress(OSError):  # nobody waits any more: it took too long
+            connection.sendall(f"{number}\n".encode())
+
+    def _forget(self) -> None:
+        """In a fork: close what belongs to the server."""
+        self._selector.close()
+        self._listener.close()
+        for watch, (_, connection) in self._running.items():
+            os.close(watch)
+            connection.close()
 
 
 def command(request: dict[str, Any], given: Sequence[int]) -> NoReturn:
@@ -121,8 +159,12 @@ def command(request: dict[str, Any], given: Sequence[int]) -> NoReturn:
 
     from dynamod.cli import main
     from dynamod.daemon.forked import finish
-    from tests.e2e.nursery import install
+    from tests.e2e.nursery import install, install_for_file
 
+    if name.endswith(".py"):
+        sys.argv[0], sys.path[0] = name, os.path.dirname(name)
+        install_for_file(request["name"], request["run"])
+        finish(functools.partial(runpy.run_path, name, run_name="__main__"))
     install(request["name"], daemon=name == "dynamod")
     if name in ENTRIES:
         finish(getattr(main, ENTRIES[name]))
@@ -133,20 +175,11 @@ def serve(path: str, core: bool) -> None:
     warm(core)
     gc.collect()
     gc.freeze()  # or each fork would look through it all at its end, and copy it by that
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that keep a command
-    with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
+    with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(64)
         print("ready", flush=True)
-        selector.register(listener, selectors.EVENT_READ)
-        selector.register(0, selectors.EVENT_READ)
-        while all(key.fileobj is listener for key, _ in selector.select()):
-            connection, _ = listener.accept()
-            if not os.fork():
-                selector.close()
-                listener.close()
-                keep(connection)
-            connection.close()
+        Server(listener).serve()
 
 
 if __name__ == "__main__":

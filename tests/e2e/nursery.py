@@ -5,6 +5,8 @@ scaling adds, is a new interpreter with a quarter of a second of imports. A daem
 nursery for them: a child that is forked before the daemon's loop runs, and that forks one process per request. `tree`
 of processes.py passes by the nursery and counts what it has forked. A process that would read other variables at its
 start is a new interpreter, and so is each that a daemon with an interpreter of its own starts.
+
+A user's file that forks.py has forked has a nursery, too, for the daemon that it starts where there is none.
 """
 
 import io
@@ -19,12 +21,16 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from dynamod.cli import attach
+from dynamod.cli import attach, main
 from dynamod.daemon import spawn
 from dynamod.daemon.forked import Forked
+from dynamod.runtime import attach as reach
 from dynamod.runtime.host import live
 
+from ..run_folder import Kinds
+
 HOST = ["-m", "dynamod.runtime.host"]
+DAEMON = ["-m", "dynamod", "--ephemeral"]
 
 
 def install(name: str, *, daemon: bool) -> None:
@@ -42,8 +48,24 @@ def install(name: str, *, daemon: bool) -> None:
 
 
 def _start(name: str) -> None:
-    popen = Nursery(name).popen
-    spawn.subprocess = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, PIPE=subprocess.PIPE)  # type: ignore[attr-defined]
+    spawn.subprocess = _starting(Nursery(name).popen)  # type: ignore[attr-defined]
+
+
+def install_for_file(name: str, run: str) -> None:
+    """Give a nursery to the user's file that this process is about to be. `run`: the folder of the run of the tests."""
+    nursery, kinds = Nursery(name), Kinds(run)
+
+    def popen(words: Sequence[str], *, env: Mapping[str, str], cwd: str, **rest: Any) -> Any:
+        if nursery.can([*words[:4]] == [sys.executable, *DAEMON], env) and not kinds.first(("python", *DAEMON)):
+            return Daemon(*nursery.fork(dict(env), cwd, words=words[3:]))
+        return subprocess.Popen(words, env=env, cwd=cwd, **rest)
+
+    reach.subprocess = _starting(popen)  # type: ignore[attr-defined]
+
+
+def _starting(popen: Any) -> SimpleNamespace:
+    """What stands for the module `subprocess`."""
+    return SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, PIPE=subprocess.PIPE)
 
 
 def once(env: Mapping[str, str]) -> dict[str, str]:
@@ -65,12 +87,24 @@ class Nursery:
         self, words: Sequence[str], *, env: Mapping[str, str], cwd: str | None, pass_fds: Any, **rest: Any
     ) -> Any:
         """As `subprocess.Popen`, for what `dynamod.daemon.spawn` starts."""
-        if [*words[:3]] == [sys.executable, *HOST] and once(env) == self._once:
-            return Born(*self._fork(dict(env), cwd or os.getcwd(), pass_fds[0]))
+        if self.can([*words[:3]] == [sys.executable, *HOST], env):
+            return Born(*self.fork(dict(env), cwd or os.getcwd(), sock=pass_fds[0]))
         return subprocess.Popen(words, env=env, cwd=cwd, pass_fds=pass_fds, **rest)
 
-    def _fork(self, env: dict[str, str], folder: str, sock: int) -> tuple[int, list[int]]:
-        socket.send_fds(self._sock, [json.dumps([env, folder]).encode()], [sock])
+    def can(self, known: bool, env: Mapping[str, str]) -> bool:
+        """Whether the nursery forks what is `known` to it: not where a new interpreter would read other variables."""
+        return known and once(env) == self._once
+
+    def fork(
+        self, env: dict[str, str], folder: str, *, sock: int | None = None, words: Sequence[str] = ()
+    ) -> tuple[int, list[int]]:
+        """Fork a process of the daemon at `sock`, or else a daemon with these `words`; its number and its ends."""
+        given = os.open(os.devnull, os.O_RDONLY) if sock is None else sock
+        try:
+            socket.send_fds(self._sock, [json.dumps([env, folder, [*words]]).encode()], [given])
+        finally:
+            if sock is None:
+                os.close(given)
         answer, fds, _, _ = socket.recv_fds(self._sock, 1 << 16, 3)
         answered = json.loads(answer)
         if isinstance(answered, str):
@@ -112,6 +146,18 @@ class Born:
         return self._code
 
 
+class Daemon(Born):
+    """A daemon that a user's file has started. A thread of the file waits for its end; others see what that saw."""
+
+    def __init__(self, pid: int, fds: Sequence[int]) -> None:
+        super().__init__(pid, fds)
+        self.stdout.close()
+
+    def poll(self) -> int | None:
+        """The exit code; None while the thread waits."""
+        return self._code
+
+
 def serve(sock: socket.socket, name: str) -> None:
     """The nursery's side: until the daemon has gone."""
     _be_called(f"{name}~")
@@ -145,16 +191,17 @@ def serve(sock: socket.socket, name: str) -> None:
 
 
 def _fork(sock: socket.socket, request: bytes, given: int, name: str) -> tuple[Forked, int] | None:
-    env, folder = json.loads(request)
-    theirs = socket.socket(fileno=given)
+    env, folder, words = json.loads(request)
+    theirs = socket.socket(fileno=given) if not words else None
+    run = partial(_be_daemon, words, name) if theirs is None else partial(_live, theirs, name)
     try:
         os.chdir(folder)
-        program = Forked(partial(_live, theirs, name), env, keep=given)
+        program = Forked(run, env, keep=given)
     except OSError as error:
         sock.send(json.dumps(str(error)).encode())
         return None
     finally:
-        theirs.close()
+        os.close(given) if theirs is None else theirs.close()
     code, pipe = os.pipe()
     socket.send_fds(sock, [str(program.pid).encode()], [program.stdout.fileno(), program.stderr.fileno(), code])
     os.close(code)
@@ -166,6 +213,16 @@ def _fork(sock: socket.socket, request: bytes, given: int, name: str) -> tuple[F
 def _live(sock: socket.socket, name: str) -> None:
     _be_called(name)
     live(sock, forked=True)
+
+
+def _be_daemon(words: Sequence[str], name: str) -> None:
+    _be_called(name)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    sys.argv = ["dynamod", *words]
+    install(name, daemon=True)
+    main.dynamod()
 
 
 def _code(pid: int) -> int:

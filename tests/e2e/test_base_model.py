@@ -2,14 +2,10 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from dynamod.preprocess.locate import locate
-
-ENTRY = "from dynamod.cli.main import dynamo_run; dynamo_run()"
 
 
 def base(folder: Path) -> None:
@@ -23,23 +19,16 @@ def base(folder: Path) -> None:
     config.write_text(json.dumps(settings))
 
 
-def run(machine: Any, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", ENTRY, *words]
-    environ = machine.environ()
-    return subprocess.run(
-        argv, input="hello", env=environ, cwd=machine.folder, capture_output=True, text=True, timeout=60
-    )
-
-
 def test_a_base_model_cannot_chat(machine: Any) -> None:
     base(machine.folder / "base")
-    done = run(machine, "in=stdin", "out=echo_core", "base")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
+    words = ("in=stdin", "out=echo_core", "base")
+    done = machine.run("dynamo-run", *words, text="hello")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
         "error: the model base has no chat template, so in=stdin cannot talk to it; "
         "give `--chat-template FILE`, or serve it with in=http and ask /v1/completions\n"
     )
-    done = run(machine, "in=stdin", "out=echo_core", "base", "--chat-template", "{{ messages[0].content }}")
-    assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
-    done = run(machine, "in=stdin", "out=echo_core", "base", "--model-config", str(locate("sample")))
-    assert done.returncode == 0, done.stderr
+    done = machine.run("dynamo-run", *words, "--chat-template", "{{ messages[0].content }}", text="hello")
+    assert (done.code, done.out) == (0, "hello\n"), done.err
+    done = machine.run("dynamo-run", *words, "--model-config", str(locate("sample")), text="hello")
+    assert done.code == 0, done.err

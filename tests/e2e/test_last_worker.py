@@ -1,26 +1,20 @@
 """A change that takes a model's last worker away is refused, asked about in a terminal, and done with `--force`."""
 
 import os
-import pty
 import select
 import signal
-import sys
 import time
 from typing import Any
 
 from .nodes import Servers, front, models, on, worker
 from .together import together
 
-ENTRY = "from dynamod.cli.main import dynamo; dynamo()"
 CHANGES = (("drain", "Worker"), ("drain", "agg/Worker.0"), ("scale", "Worker", "0"), ("switch", "Worker", "prefill"))
 
 
 def in_terminal(machine: Any, *words: str, answer: bytes) -> tuple[int, str]:
     """Run a command in a terminal and answer its question; its exit code and all that it showed."""
-    pid, terminal = pty.fork()
-    if not pid:
-        os.chdir(machine.folder)
-        os.execve(sys.executable, [sys.executable, "-c", ENTRY, *words], machine.environ())
+    terminal, process = machine.terminal("dynamo", *words)
     shown, end = b"", time.monotonic() + 60
     try:
         while time.monotonic() < end:
@@ -35,9 +29,9 @@ def in_terminal(machine: Any, *words: str, answer: bytes) -> tuple[int, str]:
                 answer = b""
             shown += data
     finally:
-        _, status = os.waitpid(pid, 0)
+        code = process.wait(60)
         os.close(terminal)
-    return os.waitstatus_to_exitcode(status), shown.decode()
+    return code, shown.decode()
 
 
 @together

@@ -22,7 +22,7 @@ def front(machine: Any) -> str:
 
 
 def test_the_file_of_the_guide(machine: Any) -> None:
-    engine = machine.script(OWN, name="my_engine")
+    engine = machine.script(OWN, name="my_engine", fresh=True)  # an interpreter that ends has nothing to say either
     url = front(machine)
     machine.until(lambda: machine.serves(url))
     assert "hello there" in machine.chat(url, "hello there")
@@ -165,7 +165,7 @@ def test_scripts_find_each_other_without_a_daemon(machine: Any) -> None:
     os.kill(daemon, signal.SIGKILL)
     machine.until(lambda: machine.raw_status() not in (0, daemon))
     machine.until(lambda: {row["pid"] for row in machine.ps() if row["state"] == "Ready"} == pids)
-    waiting = machine.script(CLIENT, 2, "and waits", name="client")
+    waiting = machine.script(CLIENT, 2, "and waits", name="client", fresh=True)
     waiting.prints(r"\{.*\}\n")
     result = waiting.end()  # it serves nothing: it is cancelled, and says nothing
     assert (result.code, result.err) == (0, "")

@@ -2,11 +2,9 @@
 
 import json
 import os
-import pty
 import signal
 import socket
 import stat
-import sys
 import time
 from typing import Any
 
@@ -321,22 +319,16 @@ class _Terminal:
     """A command in a terminal of its own, which can be closed."""
 
     def __init__(self, machine: Any, command: str, *words: object) -> None:
-        entry = "from dynamod.cli.main import dynamo_run; dynamo_run()"
-        argv = [sys.executable, "-c", entry, *map(str, words)]
-        assert command == "dynamo-run"
         self._machine = machine
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(machine.folder)
-            os.execve(sys.executable, argv, machine.environ())
+        self._fd, self._process = machine.terminal(command, *words)
 
     def close(self, number: int) -> None:
         """End it: SIGHUP as when its window is closed."""
         if number == signal.SIGHUP:
             os.close(self._fd)
         else:
-            os.kill(self.pid, number)
-        self._machine.until(lambda: os.waitpid(self.pid, os.WNOHANG)[0], 10.0, "the end of the command")
+            os.kill(self._process.pid, number)
+        self._process.wait(10.0)
         if number != signal.SIGHUP:
             os.close(self._fd)
 

@@ -3,12 +3,10 @@
 import fcntl
 import json
 import os
-import pty
 import re
 import select
 import signal
 import struct
-import sys
 import termios
 import threading
 import time
@@ -19,7 +17,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-TOP = "from dynamod.cli.main import dynamo; dynamo()"
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 END = "\x1b[?1049l"
 """The terminal shows again what it showed before."""
@@ -42,11 +39,8 @@ class Terminal:
 
     def __init__(self, machine: Any, *argv: str, rows: int = 40, columns: int = 170) -> None:
         self.text = ""
-        env = {**machine.environ(), "TERM": "xterm-256color"}
-        self.pid, self._fd = pty.fork()
-        if not self.pid:
-            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-            os.execve(sys.executable, [sys.executable, "-c", TOP, *argv], env)
+        self._fd, self._process = machine.terminal("dynamo", *argv, size=(rows, columns), TERM="xterm-256color")
+        self.pid = self._process.pid
         self.code: int | None = None
 
     def resize(self, rows: int, columns: int) -> None:
@@ -75,9 +69,8 @@ class Terminal:
         """Its exit code."""
         end = time.monotonic() + seconds
         while self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.code = os.waitstatus_to_exitcode(status)
+            self.code = self._process.poll()
+            if self.code is not None:
                 os.close(self._fd)
                 return self.code
             assert time.monotonic() < end, "it does not end"

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -89,6 +90,7 @@ class Warm:
             connection.connect(self._path)
             name = os.path.basename(os.path.dirname(env["DYNAMOD_SOCKET"]))
             asked = {"words": list(words), "env": dict(env), "cwd": str(cwd), "name": name, "session": session}
+            asked["run"] = str(self.kinds.folder)
             request = json.dumps(asked).encode()
             sent = socket.send_fds(connection, [request], [nothing if stdin is None else stdin, out, err])
             connection.sendall(request[sent:])
@@ -182,8 +184,13 @@ class Started:
 
 
 def kind(words: Sequence[str]) -> tuple[str, ...]:
-    """What decides what a command imports: its name, and what it does or where its requests come from."""
+    """What decides what a command imports: its name, and what it does or where its requests come from.
+
+    Of a user's file: the lines that import.
+    """
     name, *rest = words
+    if name.endswith(".py"):
+        return "python", *sorted(set(re.findall(r"^ *((?:from|import) .*)", Path(name).read_text(), re.MULTILINE)))
     if name == "dynamo":
         return tuple(words[:2])
     return name, next((word.partition(":")[0] for word in rest if word.startswith("in=")), "")
