@@ -8,6 +8,8 @@ from pathlib import Path
 from dynamod.message.errors import UserError
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+DRIVER = Path("/proc/driver/nvidia/gpus")
+"""A folder for each GPU, named by its address on the bus."""
 _DEVICE = re.compile(r"-?\d+|(GPU|MIG)-[\w/-]+")
 
 
@@ -20,8 +22,20 @@ def devices(environ: Mapping[str, str] = os.environ) -> list[str]:
             if name != VARIABLE and not all(map(_DEVICE.fullmatch, parts)):
                 raise UserError(f"{name} is {text!r}", "give numbers or UUIDs of devices, like 0,1; empty for none")
             return [part for part in parts if part != "-1"]
-    folder = Path("/proc/driver/nvidia/gpus")
-    return [str(number) for number in range(len(list(folder.iterdir())))] if folder.is_dir() else []
+    return [str(number) for number in range(len(list(DRIVER.iterdir())))] if DRIVER.is_dir() else []
+
+
+def models(folder: Path = DRIVER) -> dict[str, str]:
+    """The GPUs that NVIDIA's driver shows: address on the bus to model. The order is not that of CUDA's numbers."""
+    found: dict[str, str] = {}
+    for gpu in sorted(folder.iterdir()) if folder.is_dir() else ():
+        try:
+            lines = (gpu / "information").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
+        found[gpu.name] = fields.get("Model", "unknown").strip()
+    return found
 
 
 class Gpus:

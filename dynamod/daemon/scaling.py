@@ -57,15 +57,19 @@ def _names(runner: "GraphRunner | None") -> list[str]:
 def by_hand(runner: "GraphRunner", component: str, replicas: int | None = None) -> Iterator[None]:
     """Let planners know that the block changes a component to so many processes, or their role, without their order.
 
-    A block that raises UserError at once has changed nothing.
+    A block that raises UserError at once has changed nothing. A process group has several components.
     """
     name = component.rpartition("/")[2].partition(".")[0]
-    changes = replicas is None or replicas != pool_of(runner, name).wanted
-    runner.by_hand[name] += changes
+    running = runner.groups.get(name)
+    names = [spec.name for spec in running.group.services] if running is not None else [name]
+    changes = replicas is None or replicas != pool_of(runner, names[0]).wanted
+    for one in names:
+        runner.by_hand[one] += changes
     try:
         yield
     except UserError:
-        runner.by_hand[name] -= changes
+        for one in names:
+            runner.by_hand[one] -= changes
         raise
 
 

@@ -33,6 +33,7 @@ class Runner:
     names: tuple[str, ...]
     done: list[Any] = field(default_factory=list)
     by_hand: Counter[str] = field(default_factory=Counter)
+    groups: dict[str, Any] = field(default_factory=dict)
     graph: Any = field(default_factory=lambda: SimpleNamespace(services={}))
 
     def has(self, component: str) -> bool:

@@ -1,10 +1,13 @@
 """Who has which accelerator."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dynamod.daemon.gpus import Gpus, devices
+from dynamod.cli.environment import facts, text
+from dynamod.daemon.gpus import Gpus, devices, models
 from dynamod.message.errors import UserError
 
 
@@ -29,6 +32,19 @@ def test_devices_that_cannot_be(text: str) -> None:
     with pytest.raises(UserError, match="DYNAMOD_GPUS is") as raised:
         devices({"DYNAMOD_GPUS": text})
     assert "like 0,1" in raised.value.line()
+
+
+def test_models_are_those_that_the_driver_shows(tmp_path: Path) -> None:
+    said = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 33\nGPU UUID: \t GPU-8a-1\nBus Location: \t 0000:00:06.0\n"
+    for address, lines in {"0000:01:00.0": "", "0000:00:06.0": said}.items():
+        (tmp_path / address).mkdir()
+        (tmp_path / address / "information").write_text(lines)
+    (tmp_path / "0000:02:00.0").mkdir()
+    found = models(tmp_path)
+    assert found == {"0000:00:06.0": "NVIDIA H200", "0000:01:00.0": "unknown", "0000:02:00.0": "unknown"}
+    assert models(tmp_path / "none") == {}
+    shown = text({**facts(), "gpus": found}).splitlines()
+    assert next(line for line in shown if line.startswith("gpu ")) == "gpu NVIDIA H200 (0000:00:06.0)"
 
 
 def test_too_few_say_how_many_are_free() -> None:

@@ -207,6 +207,19 @@ def test_scaling_cuts_no_stream(served: Any) -> None:
     served.until(lambda: served.row("Worker")["state"] == "Ready")
 
 
+def test_a_process_group_is_scaled_by_its_name_in_ps(served: Any) -> None:
+    assert served.row("Processor")["process"] == "agg/ingress.0"
+    assert served.run("dynamo", "scale", "ingress", 2).code == 0
+    for component in ("Frontend", "Processor"):
+        served.until(lambda name=component: [row["state"] for row in served.ps(name)] == ["Ready", "Ready"])
+        assert {row["process"] for row in served.ps(component)} == {"agg/ingress.0", "agg/ingress.1"}
+    served.command.tree()
+    down = served.run("dynamo", "scale", "agg/ingress", 1)
+    assert down.code == 0, down.err
+    assert [row["process"] for row in served.ps("Processor")] == ["agg/ingress.0"]
+    served.until(lambda: served.serves(served.url))
+
+
 def test_restart_lets_streams_finish(served: Any) -> None:
     pid = served.row("Worker")["pid"]
     stream = served.stream(served.url, WORDS)

@@ -36,6 +36,10 @@ log = logging.getLogger("dynamod.engine")
 
 LOAD_INTERVAL = 0.25
 """Seconds between two looks at the schedulers' load, while requests are open."""
+FIRST_ANSWER = 900
+"""Seconds that the engine may take for an answer before the worker serves all the same."""
+FIRST_PROMPT = 8
+"""Tokens of the prompt of that answer."""
 
 
 class SgLang(AdapterEngine):
@@ -91,6 +95,9 @@ class SgLang(AdapterEngine):
         if values.get("enable_forward_pass_metrics"):
             self._steps = StepReader(self, str(values["forward_pass_metrics_ipc_name"]), ranks)
             self.spawn(self._steps.run(), "steps")
+        if self.own_transfer is None and not values.get("is_embedding"):
+            loop = asyncio.get_running_loop()
+            await self.processes.stage("computes a first answer", lambda: self._warm(loop))
         self.spawn(self._watch(), "watch")
         self.spawn(self._look(), "load")
 
@@ -135,6 +142,28 @@ class SgLang(AdapterEngine):
 
         Engine.run_scheduler_process_func = staticmethod(run_scheduler_process)
         return Engine(**values)
+
+    def _warm(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the engine compute an answer for no client. Raises EngineEnded.
+
+        SGLang compiles kernels for a GPU with the first request. The first request after an installation took 44 s.
+        """
+        answer = asyncio.run_coroutine_threadsafe(self._first_answer(), loop)
+        for _ in range(FIRST_ANSWER):
+            try:
+                return answer.result(1.0)
+            except TimeoutError:
+                if self._dead.is_set():
+                    raise self.processes.ended() from None
+        answer.cancel()
+        log.warning("SGLang has computed no answer within %d s; the first request waits for that", FIRST_ANSWER)
+        return None
+
+    async def _first_answer(self) -> None:
+        wanted = {"max_new_tokens": 2, "temperature": 0.0, "ignore_eos": True}
+        made = await self._engine.async_generate(input_ids=[0] * FIRST_PROMPT, sampling_params=wanted, stream=True)
+        async for _ in made:
+            pass
 
     def _transfer(self, values: Mapping[str, Any]) -> SgLangTransfer:
         import sglang

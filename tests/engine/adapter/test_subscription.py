@@ -118,11 +118,12 @@ async def test_what_is_not_in_the_buffer_any_more_is_lost(tmp_path: Path) -> Non
     async with listening(publisher) as (found, taken):
         number = await heard(publisher, taken, 0)
         taken.numbers.clear()
+        before = found.losses  # on a busy machine the first events may be lost, too
         await publisher.publish(number, number + 1, number + 2, lose=True)
         await publisher.publish(number + 3)
         await until(lambda: found.expected == number + 4)
         assert taken.numbers == ["lost", number + 3]
-        assert found.losses == 1
+        assert found.losses == before + 1
 
 
 @pytest.mark.parametrize("replays", [False, True])
