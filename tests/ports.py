@@ -1,5 +1,6 @@
 """Ports for what tests start. Not a test: the tests of every room share it (`from ..ports import free_port`)."""
 
+import errno
 import random
 import socket
 import sys
@@ -15,7 +16,7 @@ OF_CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """One that can be bound now, and that the kernel gives no client as its own.
+    """One that nobody listens on, and that the kernel gives no client as its own.
 
     A server that is down for a while, or a test that connects before its server starts, would lose such a port to one
     of them.
@@ -24,12 +25,12 @@ def free_port(host: str = "127.0.0.1") -> int:
         if number in _given or not _reserve(number):
             continue
         with socket.socket() as sock:
-            try:
-                sock.bind((host, number))
-            except OSError:
-                continue
-            _given.add(number)
-            return number
+            sock.settimeout(1.0)
+            # not by a bind: a process that another thread forks at this moment would hold the port until it has
+            # started its program
+            if sock.connect_ex((host, number)) == errno.ECONNREFUSED:
+                _given.add(number)
+                return number
     raise AssertionError("no port is free")
 
 
