@@ -121,6 +121,7 @@ def test_dynamo_run_answers_as_mistralrs_and_llamacpp_do(machine: Any, engine: E
     stage = f"{engine.name} loads the model, since"
     machine.until(lambda: command.code or [row for row in machine.ps("Worker") if stage in row["detail"]], START)
     url = ready(command)
+    assert ("sglang computes a first answer, since" in command.err) == (engine is SGLANG)
     machine.until(lambda: machine.serves(url))
     ours = answers(machine, url)
     assert ours[0][0] == "The capital of France is Paris."
