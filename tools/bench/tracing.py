@@ -165,7 +165,7 @@ def main() -> None:
                 for one in (off, on) if turn % 2 else (on, off):
                     began = one.cpu()
                     one.ask(given.requests, given.tokens, given.at_once)
-                    time.sleep(1.0)  # what is handed over later belongs to the turn
+                    time.sleep(0.3)  # what is handed over later belongs to the turn
                     costs[one].append((one.cpu() - began) / given.requests * 1e6)
             without, with_ = statistics.median(costs[off]), statistics.median(costs[on])
             added = [two - one for one, two in zip(costs[off], costs[on], strict=True)]
