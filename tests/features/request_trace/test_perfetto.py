@@ -1,7 +1,7 @@
 """Timelines are in Chrome's trace format, in the way in which Perfetto reads it.
 
-The program of Perfetto that loads traces is in no package registry; these are the rules of its reader of JSON: names,
-numbers, and slices of a track that are each within another one or apart from it, in whole nanoseconds.
+These are the rules of its reader of JSON: names, numbers, and slices of a track that are each within another one or
+apart from it, in whole nanoseconds. `e2e/test_perfetto_loads.py` has the reader itself read a timeline.
 """
 
 import json
