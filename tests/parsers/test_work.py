@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from cProfile import Profile
 from functools import partial
-from itertools import takewhile
 
 import pytest
 
@@ -60,38 +59,14 @@ def parse(form: Format, text: str, size: int) -> list[object]:
     return [*made, *parser.finish("stop")]
 
 
-def halves(counter: Counter, form: Format, text: str, middle: int, size: int) -> tuple[tuple[int, int], ...]:
-    """The work of reading a text up to its middle, and from there to its end."""
-    parser = make_parser(form.tool, form.reasoning, TOOLS, seed="s", prompt=form.prompt)
-    middle -= middle % size
-
-    def read(begin: int, end: int) -> None:
-        for at in range(begin, end, size):
-            parser.feed(text[at : at + size])
-        if end == len(text):
-            parser.finish("stop")
-
-    return counter.of(partial(read, 0, middle)), counter.of(partial(read, middle, len(text)))
-
-
 @EACH
 @pytest.mark.usefixtures("bounds")
 def test_twice_the_text_is_at_most_twice_the_work(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The beginning of the longer text is mostly the shorter one, and reading that is less than the shorter one with
-    its end. So where the rest costs no more than its share, the shorter text need not be read on its own."""
     counter = Counter(monkeypatch)
     for name, repeat in hostile(form).items():
-        short, long = repeat(SMALL), repeat(LARGE)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(short, long, strict=False)))
         for size in (4, LARGE):
-            twice, copied_twice, known = 0, 0, False
-            if size < shared > len(short) - 20:
-                (calls, copied), rest = halves(counter, form, long, shared, size)
-                twice, copied_twice = calls + rest[0], copied + rest[1]
-                known = twice < 2.2 * calls + 40 * UNDONE and copied_twice < 2.2 * copied + 2 * SLICE * UNDONE
-            if not known:
-                calls, copied = counter.of(partial(parse, form, short, size))
-                twice, copied_twice = counter.of(partial(parse, form, long, size))
+            calls, copied = counter.of(partial(parse, form, repeat(SMALL), size))
+            twice, copied_twice = counter.of(partial(parse, form, repeat(LARGE), size))
             assert twice < 2.2 * calls + 40 * UNDONE, (name, size, calls, twice)
             assert twice < 20 * (LARGE + UNDONE), (name, size, twice)
             assert copied_twice < 2.2 * copied + 2 * SLICE * UNDONE, (name, size, copied, copied_twice)
