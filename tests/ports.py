@@ -5,43 +5,31 @@ import random
 import socket
 import sys
 from collections import deque
-from pathlib import Path
 
 _given: set[int] = set()
 """Ports that may be used a moment later."""
 _reserved: "deque[socket.socket]" = deque()
 """Names of the last ones. No other process of tests gets such a port, also while its server is down for a while."""
 RESERVED = 512
-OF_CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """One that nobody listens on, and that the kernel gives no client as its own.
+    """A port on which no server listens. The kernel gives no client this port as the client's own.
 
-    A server that is down for a while, or a test that connects before its server starts, would lose such a port to one
-    of them.
+    Clients get theirs from 32768 on: a server that is down for a while, or a test that connects before its server
+    starts, would lose such a port to one of them.
     """
-    for number in random.SystemRandom().sample(_for_servers(), 200):  # hypothesis seeds the usual one
+    for number in random.SystemRandom().sample(range(15_000, 30_000), 200):  # hypothesis seeds the usual one
         if number in _given or not _reserve(number):
             continue
         with socket.socket() as sock:
             sock.settimeout(1.0)
-            # not by a bind: a process that another thread forks at this moment would hold the port until it has
-            # started its program
+            # a connection and no bind: a process that another thread forks at this moment would inherit the bound
+            # socket, and hold the port until the process has started its program
             if sock.connect_ex((host, number)) == errno.ECONNREFUSED:
                 _given.add(number)
                 return number
     raise AssertionError("no port is free")
-
-
-def _for_servers() -> range:
-    """Numbers that the kernel gives no client: below its range for clients (from 32768 in most systems), or above."""
-    try:
-        first, last = map(int, OF_CLIENTS.read_text().split())
-    except OSError:
-        first, last = 32_768, 60_999
-    rooms = range(15_000, min(30_000, first)), range(5_000, min(15_000, first)), range(last + 1, 65_536)
-    return max(rooms, key=len) or range(15_000, 30_000)
 
 
 def _reserve(number: int) -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from dynamod.features.infra import brokers as infra
-from dynamod.message.errors import UserError
 from dynamod.preprocess.locate import locate
 
 
@@ -20,14 +19,8 @@ class Servers:
 
     def __init__(self, machine: Any, host: str = "127.0.0.1") -> None:
         self.folder, self.host = Path(machine.folder) / "infra", host
-        for last in (False, False, True):
-            self.ports = {"nats_port": machine.port(), "etcd_port": machine.port()}
-            try:
-                self.up()
-                break
-            except UserError as error:  # another process of this machine was faster
-                if last or "already in use" not in str(error):
-                    raise
+        self.ports = {"nats_port": machine.port(), "etcd_port": machine.port()}
+        self.up()
 
     def up(self) -> None:
         """Start what does not run."""
