@@ -5,7 +5,6 @@ Where playwright (the dependency group `browser`) or Chromium is missing, the te
 
 import contextlib
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.browser import chromium
 from tests.e2e.conftest import machine, played, servers
 from tools.vendored import listed, member, package
 
-__all__ = ["machine", "played", "servers"]
+__all__ = ["chromium", "machine", "played", "servers"]
 
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1280, "height": 820}, "color_scheme": "light"},
@@ -27,19 +27,6 @@ SERIOUS = ("serious", "critical")
 WAIT_MS = 60_000
 WIDE = """[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth)
     .map((one) => one.getAttribute('aria-label'))"""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """One browser for all tests of a file. Playwright's loop runs as long: no asynchronous test could run meanwhile."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is missing: uv sync --group browser")
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("chromium is missing: apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

