@@ -103,7 +103,7 @@ class Server:
         text, given, _, _ = socket.recv_fds(connection, 1 << 20, 3)
         while more := connection.recv(1 << 20):
             text += more
-        if not text:  # whoever asks has ended before
+        if not text:  # the test has ended before it has sent its request
             connection.close()
             return
         request = json.loads(text)
@@ -127,7 +127,7 @@ class Server:
         connection.close()
 
     def _tell(self, connection: socket.socket, number: int) -> None:
-        with contextlib.suppress(OSError):  # nobody waits any more: it took too long
+        with contextlib.suppress(OSError):  # the test has ended, or waits no longer
             connection.sendall(f"{number}\n".encode())
 
     def _forget(self) -> None:
