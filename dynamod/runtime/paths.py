@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +39,7 @@ def choose_socket(explicit: str | None = None, environ: Mapping[str, str] = os.e
         if len(os.fsencode(path)) > _LONGEST:
             raise UserError(f"the socket path {path} is too long", f"use --socket with at most {_LONGEST} bytes")
         try:
-            if path.exists() and not path.is_socket():
+            if not _free(path):
                 raise OSError(0, "there is something that is no socket")
             private = path == private_socket()
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o755)
@@ -50,6 +51,14 @@ def choose_socket(explicit: str | None = None, environ: Mapping[str, str] = os.e
         except OSError as error:
             tried.append(f"{path}: {error.strerror or error}")
     raise UserError(f"no place for the control socket ({'; '.join(tried)})", "name one with --socket")
+
+
+def _free(path: Path) -> bool:
+    """Whether nothing is there, or a socket. One look: a daemon that ends may remove its socket at any moment."""
+    try:
+        return stat.S_ISSOCK(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
 
 
 def link_path(socket: Path) -> Path:

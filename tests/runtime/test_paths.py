@@ -57,6 +57,22 @@ def test_choosing(tmp_path: Path) -> None:
         choose_socket(str(path / "e"), {})
 
 
+def test_a_socket_that_its_daemon_removes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, look = tmp_path / "d.sock", Path.stat
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+
+    def stat(self: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = look(self, follow_symlinks=follow_symlinks)
+        if self == path:
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert choose_socket(str(path)) == path
+    assert not path.exists()
+
+
 def test_the_run_folder_sweeps_those_of_the_dead(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
