@@ -29,7 +29,10 @@ StopString = Annotated[str, Meta(min_length=1, max_length=1000)]  # each token's
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """`include_usage`: one more chunk with the usage before `[DONE]`."""
+    """`include_usage`: one more chunk with the usage before `[DONE]`.
+
+    `continuous_usage_stats`: with `include_usage`, the usage so far in each chunk, as vLLM gives it.
+    """
 
     include_usage: bool = False
     include_obfuscation: bool | None = None

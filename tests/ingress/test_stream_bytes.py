@@ -118,13 +118,14 @@ async def test_usage_is_null_until_the_usage_chunk(serve, backend, connect) -> N
 
 
 async def test_continuous_usage(server, backend, connect) -> None:
+    """Only where usage is asked for."""
     backend.words = ["a", "b"]
-    options = b',"stream_options":{"include_usage":true,"continuous_usage_stats":true}}'
-    client = await connect(server)
-    client.post(PATH, CHAT[:-1] + options)
-    await client.head()
-    frames = frames_of(await client.chunks())
-    assert [data(frame)["usage"]["completion_tokens"] for frame in frames[:-1]] == [1, 2, 2, 2]
+    for asked, counts in ((b"true", [1, 2, 2, 2]), (b"false", [None, None, None])):
+        client = await connect(server)
+        client.post(PATH, CHAT[:-1] + b',"stream_options":{"include_usage":%b,"continuous_usage_stats":true}}' % asked)
+        await client.head()
+        frames = frames_of(await client.chunks())
+        assert [(data(frame).get("usage") or {}).get("completion_tokens") for frame in frames[:-1]] == counts
 
 
 async def test_annotations_come_first_in_a_chunk_without_choices(server, backend, connect) -> None:

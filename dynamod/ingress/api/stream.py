@@ -41,7 +41,7 @@ class StreamWriter(ResponseWriter):
         self._form, self._reasoning_field = form, settings.reasoning_field_name
         options = request.stream_options
         self._usage = settings.force_include_usage or (options is not None and options.include_usage)
-        self._usage_each = options is not None and options.continuous_usage_stats
+        self._usage_each = self._usage and options is not None and options.continuous_usage_stats
         self._keep_alive, self._extra_fields = settings.keep_alive, request.extra_fields
         self._metrics = settings.per_request_metrics
         self._annotations = {"request_id": request_id} if request.wants("request_id") else {}

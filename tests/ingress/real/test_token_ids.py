@@ -32,7 +32,13 @@ def ids_of(real: Any, text: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"stop": "wor"}, {"echo": True}, {"stream_options": {"continuous_usage_stats": True}}]
+    "more",
+    [
+        {},
+        {"stop": "wor"},
+        {"echo": True},
+        {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    ],
 )
 def test_completions(real: Any, more: dict[str, Any]) -> None:
     """echo_core says the ids of the prompt again."""
