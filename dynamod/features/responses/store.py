@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from threading import Semaphore
 from typing import TYPE_CHECKING, TypeVar, cast
+from weakref import finalize
 
 import msgspec
 
@@ -102,6 +103,7 @@ class ResponseStore:
         try:
             if self._path is None:  # one connection: another one would have another memory
                 self._memory = sqlite3.connect(":memory:", check_same_thread=False)
+                finalize(self, self._memory.close)  # Python 3.13 warns of connections that are not closed
             else:
                 os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             with self._database() as database:
