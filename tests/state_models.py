@@ -16,14 +16,14 @@ WINDOW = 32
 def windowed(path: Path) -> Path:
     """The sample's weights under an architecture that has a sliding window."""
     reader = GGUFReader(sample.path("sample.gguf"))
-    writer = _writer(path, "gemma2", reader)
+    writer = writer_like(path, "gemma2", reader)
     writer.add_sliding_window(WINDOW)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data)
         for norm, more in (("attn_norm", "post_attention_norm"), ("ffn_norm", "post_ffw_norm")):
             if tensor.name.endswith(f"{norm}.weight"):
                 writer.add_tensor(tensor.name.replace(norm, more), 10 * tensor.data)
-    return _written(writer, path)
+    return write(writer, path)
 
 
 def recurrent(path: Path, width: int = 64, layers: int = 2) -> Path:
@@ -31,7 +31,7 @@ def recurrent(path: Path, width: int = 64, layers: int = 2) -> Path:
     inner, state, rank, kernel = 2 * width, 16, 4, 4
     draw = np.random.default_rng(5)
     reader = GGUFReader(sample.path("sample.gguf"))
-    writer = _writer(path, "mamba", reader, embedding_length=width, block_count=layers)
+    writer = writer_like(path, "mamba", reader, embedding_length=width, block_count=layers)
     writer.add_ssm_conv_kernel(kernel)
     writer.add_ssm_inner_size(inner)
     writer.add_ssm_state_size(state)
@@ -60,7 +60,7 @@ def recurrent(path: Path, width: int = 64, layers: int = 2) -> Path:
         writer.add_tensor(block + "ssm_a", times)
         ones(block + "ssm_d", inner)
         add(block + "ssm_out.weight", width, inner, scale=inner**-0.5)
-    return _written(writer, path)
+    return write(writer, path)
 
 
 def hybrid(path: Path) -> Path:
@@ -69,7 +69,7 @@ def hybrid(path: Path) -> Path:
     draw = np.random.default_rng(6)
     reader = GGUFReader(sample.path("sample.gguf"))
     kept = [layer % 2 for layer in range(4)]
-    writer = _writer(path, "lfm2", reader, ("attention.head_count_kv",))
+    writer = writer_like(path, "lfm2", reader, ("attention.head_count_kv",))
     writer.add_head_count_kv(kept)
     writer.add_shortconv_l_cache(kernel)
     for tensor in reader.tensors:
@@ -87,7 +87,7 @@ def hybrid(path: Path) -> Path:
         for name, shape in (("conv", (width, kernel)), ("in_proj", (3 * width, width)), ("out_proj", (width, width))):
             drawn = draw.standard_normal(shape).astype(np.float32) * np.float32(shape[-1] ** -0.5)
             writer.add_tensor(f"{block}shortconv.{name}.weight", drawn)
-    return _written(writer, path)
+    return write(writer, path)
 
 
 def _parts(name: str) -> tuple[str, int, str]:
@@ -98,8 +98,8 @@ def _parts(name: str) -> tuple[str, int, str]:
     return block, int(layer), rest
 
 
-def _writer(path: Path, architecture: str, reader: Any, without: Sequence[str] = (), **changed: int) -> Any:
-    """A writer that has the sample's metadata, tokens and all. `changed`: numbers of the architecture."""
+def writer_like(path: Path, architecture: str, reader: Any, without: Sequence[str] = (), **changed: Any) -> Any:
+    """A writer that has the sample's metadata, tokens and all. `changed`: values by names without the first part."""
     writer = GGUFWriter(path, architecture)
     for name, field in reader.fields.items():
         if name.startswith("llama."):
@@ -111,7 +111,7 @@ def _writer(path: Path, architecture: str, reader: Any, without: Sequence[str] =
     return writer
 
 
-def _written(writer: Any, path: Path) -> Path:
+def write(writer: Any, path: Path) -> Path:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

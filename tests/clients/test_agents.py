@@ -1,6 +1,7 @@
 """Agents in the terminal with their defaults: each reads a file by its shell tool and says what the file has.
 
-The model is a script behind the parser and the template of the sample model. The packages of the agents have 1.1 GB.
+The model is a script behind the parser and the template of the sample model, and where llama.cpp is there, also a model
+of llama.cpp whose weights say the same. The packages of the agents have 1.1 GB.
 """
 
 import importlib.util
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import dynamod.sample
+from tests.clients.agents.weights import scripted_weights
 from tests.clients.conftest import installed
 from tests.e2e.conftest import SLOW, Machine
 
@@ -75,14 +77,19 @@ def long_model(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[tuple[str, Path]]:
+@pytest.fixture(scope="module", params=["script", "llamacpp"])
+def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
     """A frontend with the scripted model: its URL, and a folder."""
+    if request.param == "llamacpp":
+        pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
     machine = Machine()
     try:
-        model = long_model(machine.folder / "long")
-        words = ("in=http", f"out=pytok:{HERE / 'scripted.py'}", "--model-path", model, "--model-name", "scripted")
-        url = machine.start("dynamo-run", *words, "--http-port", 0).ready(SLOW)
+        if request.param == "llamacpp":
+            engine = ("out=llamacpp", scripted_weights(machine.folder / "scripted.gguf"))
+        else:
+            engine = (f"out=pytok:{HERE / 'scripted.py'}", "--model-path", long_model(machine.folder / "long"))
+        words = ("in=http", *engine, "--model-name", "scripted", "--http-port", 0)
+        url = machine.start("dynamo-run", *words).ready(SLOW)
         work = machine.folder / "work"
         work.mkdir()
         (work / "answer.txt").write_text("42\n")
