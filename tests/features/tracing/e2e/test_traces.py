@@ -69,12 +69,14 @@ def test_histograms_name_traces_where_the_scraper_takes_that(machine: Any) -> No
         flags = ("serve", "graphs.agg_router:Frontend", "-f", "configs/agg_router.yaml", "--Frontend.port=0")
         command = machine.start("dynamo", *flags, **collector.environment, DYN_SYSTEM_PORT=str(port))
         url = command.ready()
-        ask(url, "mine", "hello", CLIENT, max_tokens=6)
         ask(url, "unsampled", "hello", {"traceparent": f"00-{'1' * 32}-{SPAN}-00"}, max_tokens=6)
+        ask(url, "mine", "hello", CLIENT, max_tokens=6)
         wanted = {
             f"dynamo_frontend_{name}": {TRACE} for name in ("time_to_first_token_seconds", "request_duration_seconds")
         }
-        assert exemplars(url) == wanted, "no trace that no collector has"
+        # Records of requests are made in order, shortly after their ends.
+        found = machine.until(lambda: exemplars(url))
+        assert found == wanted, "no trace that no collector has"
         there = exemplars(f"http://127.0.0.1:{port}")
         assert wanted.items() <= there.items()
         assert there["vllm:time_to_first_token_seconds"] == {TRACE}
