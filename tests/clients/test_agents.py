@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import dynamod.sample
+from tests.clients.agents.scripted import ANSWER
 from tests.clients.agents.weights import scripted_weights
 from tests.clients.conftest import installed
 from tests.e2e.conftest import SLOW, Machine
@@ -28,7 +29,6 @@ CONTEXT = 400_000
 LIMIT_S = 150.0
 """Seconds for one agent."""
 QUESTION = "What does answer.txt say?"
-ANSWER = "The file says 42."
 CLEARED = ("OPENAI_", "ANTHROPIC_", "CLAUDE", "CODEX", "OPENCODE", "QWEN", "AIDER_", "PYTHON", "VIRTUAL_ENV", "XDG_")
 """Beginnings of variables that agents must not see."""
 AIDER = ("uv", "tool", "run", "--python", "3.11", "--from", "aider-chat==0.86.2", "aider")
@@ -80,8 +80,8 @@ def long_model(folder: Path) -> Path:
 @pytest.fixture(scope="module", params=["script", "llamacpp"])
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
     """A frontend with the scripted model: its URL, and a folder."""
-    if request.param == "llamacpp":
-        pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
+    if request.param == "llamacpp" and importlib.util.find_spec("llama_cpp") is None:
+        pytest.skip("needs the extra llama_cpp")
     machine = Machine()
     try:
         if request.param == "llamacpp":

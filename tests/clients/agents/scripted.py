@@ -13,7 +13,14 @@ import dynamod.sample
 
 TOKENIZER = Tokenizer.from_file(str(next(Path(dynamod.sample.__file__).parent.rglob("tokenizer.json"))))
 EDIT = "edited.txt\n```\n<<<<<<< SEARCH\n42\n=======\n43\n>>>>>>> REPLACE\n```\n"
+ANSWER = "The file says 42."
 SHELLS = ("exec_command", "Bash", "run_shell_command", "bash")
+
+
+def call(shell: str) -> str:
+    """The call of a shell tool."""
+    arguments = {"cmd" if shell == "exec_command" else "command": "cat answer.txt", "description": "Reads the file"}
+    return f"<tool_call>\n{json.dumps({'name': shell, 'arguments': arguments})}\n</tool_call>"
 
 
 async def generate(request):
@@ -23,11 +30,9 @@ async def generate(request):
     if "SEARCH/REPLACE" in prompt and shell is None:
         text = EDIT
     elif "<tool_response>" in prompt or shell is None:
-        text = "The file says 42."
+        text = ANSWER
     else:
-        argument = "cmd" if shell == "exec_command" else "command"
-        arguments = {argument: "cat answer.txt", "description": "Reads the file"}
-        text = f"<tool_call>\n{json.dumps({'name': shell, 'arguments': arguments})}\n</tool_call>"
+        text = call(shell)
     for token in TOKENIZER.encode(text, add_special_tokens=False).ids:
         yield {"token_ids": [token]}
     yield {"token_ids": [], "finish_reason": "stop"}

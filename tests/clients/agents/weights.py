@@ -8,21 +8,20 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFReader
+from gguf import GGUFReader, TokenType
 from numpy.typing import NDArray
+from tokenizers.pre_tokenizers import ByteLevel
 
 from dynamod import sample
 from tests.state_models import write, writer_like
 
-from .scripted import EDIT, SHELLS
+from .scripted import ANSWER, EDIT, SHELLS, call
 
 CONTEXT = 131_072
 WIDTH, HEAD, INNER = 64, 32, 32
 """Values of a token's vector, of the one head of attention, of the layer's inner vector."""
 GAIN = 8.0
 """Of the last norm: a logit of 64 for the token that follows, 0 for all others."""
-NORMAL, CONTROL = 1, 3
-"""Types of tokens."""
 CHOICE = f"""
 {{%- set chosen = namespace(answer='answer') %}}
 {{%- for tool in tools or [] if tool.function.name in {list(SHELLS)} %}}
@@ -41,14 +40,17 @@ CHOICE = f"""
 
 def answers() -> dict[str, list[str]]:
     """The tokens of each answer, by the name that the template chooses. No token has two that may follow it."""
-    found = {"answer": ["The file", " says 42."], "edit": [EDIT[: len(EDIT) // 2], EDIT[len(EDIT) // 2 :]]}
+    found = {"answer": halves(ANSWER), "edit": halves(EDIT)}
     for shell in SHELLS:
-        argument = "cmd" if shell == "exec_command" else "command"
-        found[shell] = [
-            *(f'<tool_call>\n{{"name": "{shell}", "arg', f'uments": {{"{argument}": "cat'),
-            *(' answer.txt", "descr', 'iption": "Reads the file"}}', "\n</tool_call>"),
-        ]
+        before, _, after = call(shell).partition(shell)
+        found[shell] = [before + shell, *halves(after)]
     return found
+
+
+def halves(text: str) -> list[str]:
+    """A text as two tokens."""
+    middle = len(text) // 2
+    return [text[:middle], text[middle:]]
 
 
 def scripted_weights(path: Path) -> Path:
@@ -58,9 +60,8 @@ def scripted_weights(path: Path) -> Path:
         reader.fields[f"tokenizer.{name}"].contents() for name in ("ggml.tokens", "ggml.token_type", "chat_template")
     )
     chains = [[f"<|{name}|>", *texts] for name, texts in answers().items()]
-    starts, texts = (
-        dict.fromkeys(text for chain in chains for text in chain[part]) for part in (slice(1), slice(1, None))
-    )
+    starts = [chain[0] for chain in chains]
+    texts = list(dict.fromkeys(text for chain in chains for text in chain[1:]))
     tokens = [*known, *starts, *texts]
     follows = {
         tokens.index(before): tokens.index(after)
@@ -80,7 +81,7 @@ def scripted_weights(path: Path) -> Path:
         **dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), HEAD),
         **{
             "ggml.tokens": [*known, *starts, *map(spelled, texts)],
-            "ggml.token_type": [*types, *[CONTROL] * len(starts), *[NORMAL] * len(texts)],
+            "ggml.token_type": [*types, *[TokenType.CONTROL] * len(starts), *[TokenType.NORMAL] * len(texts)],
             "chat_template": template + CHOICE,
         },
     )
@@ -104,5 +105,5 @@ def tensors(tokens: int, known: int, follows: dict[int, int]) -> dict[str, NDArr
 
 
 def spelled(text: str) -> str:
-    """As vocabularies of GPT-2's kind spell it."""
-    return text.replace(" ", "Ġ").replace("\n", "Ċ")
+    """As the vocabulary spells it: each byte is a visible character."""
+    return ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)[0][0]
