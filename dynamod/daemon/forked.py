@@ -68,7 +68,10 @@ def _be(run: Callable[[], object], environ: Mapping[str, str], keep: int, out: i
     try:
         _become(environ, keep, out, err)
     except BaseException:
-        os._exit(1)
+        try:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
     finish(run)
 
 

@@ -63,6 +63,12 @@ def test_a_forked_process_is_as_a_new_one(body: str, result: list[object] | None
     assert done.stdout.splitlines() == [str(result or [0, 0, "end\n", []]), "parent False"], done.stderr
 
 
+def test_a_forked_process_that_cannot_begin_says_why() -> None:
+    program = FORKING.format(body="pass").replace('"A": "1"', '"A": 1')
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["[1, 1, '', ['TypeError: str expected, not int']]", "parent False"], done.stderr
+
+
 def test_a_forked_process_whose_end_the_system_forgets() -> None:
     """A parent that ignores SIGCHLD gets no exit codes: it sees the end, and no error."""
     program = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + FORKING.format(body="sys.exit(3)")
