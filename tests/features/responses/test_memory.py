@@ -9,7 +9,7 @@ from dynamod.features.responses.store import ResponseStore
 
 
 def test_the_database_is_closed_with_its_store() -> None:
-    """Python 3.13 warns of a connection that nobody has closed."""
+    """Since Python 3.13 the garbage collection of an open SQLite connection is a ResourceWarning."""
     store = ResponseStore("", 1 << 20)
     database = store._memory
     assert database.execute("SELECT count(*) FROM responses").fetchone() == (0,)
