@@ -67,6 +67,7 @@ class Clients:
 
     def session_closed(self, session: Session) -> None:
         """A command has ended, or lost its connection."""
+        session.leaves()
         if not self._node.life.stopped.is_set():  # else all graphs end, with the node
             self._node.context.task(self._session_closed(session), "end of a session")
 

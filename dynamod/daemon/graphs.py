@@ -1,5 +1,6 @@
 """The graphs of a node: running graphs, Python files that have joined, graphs that could not start again."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from dynamod.message.errors import UserError
 from dynamod.message.rows import Row
 
 from .attached import AttachedGraph
+from .groups import groups
 from .names import check_name
 from .port_owner import port_owner
 from .reload import Kept
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.daemon")
 
 IN_SERVICE = 30.0
+MAKES_WAY = 10.0
+"""Seconds that a graph which starts waits for the end of one that has its name or one of its ports."""
 
 
 class Graphs:
@@ -73,6 +77,7 @@ class Graphs:
         `origin`: None: the daemon's own environment, as it is now.
         """
         check_name(name)
+        await self.make_way(graph, name)
         if name in self.names():
             owner = (self.running.get(name) or self.files[name]).session
             raise UserError(
@@ -92,6 +97,23 @@ class Graphs:
         log.info("graph %s started (%s)", name, graph.target or graph.root, extra={"graph": name})
         self.changed()
         return runner
+
+    async def make_way(self, graph: Graph, name: str = "") -> None:
+        """Wait for the graphs that are about to end and have this name, or ports or GPUs of `graph`. Raises UserError.
+
+        A command that is started again comes while the graph of the one before is still ending.
+        """
+        wanted = groups(graph, self._node.name)
+        ports = {place[1] for group in wanted if (place := group.place()) is not None} - {0}
+        short = sum(group.gpus * group.replicas for group in wanted) > self._node.gpus.free()
+        in_the_way = [
+            asyncio.ensure_future(one.ended.wait())
+            for one in self.running.values()
+            if one.ending and (one.name == name or not ports.isdisjoint(one.ports()) or (short and one.has_gpus()))
+        ]
+        if in_the_way:
+            for late in (await asyncio.wait(in_the_way, timeout=MAKES_WAY))[1]:
+                late.cancel()
 
     async def stop(self, name: str, grace: float | None = None) -> None:
         """End a graph for good. `grace`: seconds that open answers get to finish; None: the graph's own setting."""
@@ -115,6 +137,6 @@ class Graphs:
 
     def _port_owner(self, port: int) -> str:
         for name, graph in self.running.items():
-            if any(url.endswith(f":{port}") for url in graph.urls()):
+            if port in graph.ports():
                 return f"graph '{name}' of this daemon"
         return port_owner(port)

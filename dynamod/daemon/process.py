@@ -160,6 +160,7 @@ class Process(Actor):
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._exited = asyncio.Event()
+        self._closed = asyncio.Event()  # its connection is
         self._memory_kills = 0
         self._killed = ""  # why we have killed it
         self._draining = False
@@ -239,6 +240,7 @@ class Process(Actor):
 
     def _disconnected(self) -> None:
         """A child ends on its own after its connection, unless it is stopped or hangs: nothing else would tell then."""
+        self._closed.set()
         if self.context.cell.alive and not self._exited.is_set():
             self.context.task(self._end_disconnected(self._launch.clocks.until_kill), "end of a process")
 
@@ -269,7 +271,10 @@ class Process(Actor):
         assert self._child is not None
         code = await self._child.wait()
         self._exited.set()
-        await asyncio.wait(readers, timeout=0.5)  # its last lines come before its end is reported
+        with contextlib.suppress(TimeoutError):  # its last lines and its last state come before its end is reported
+            async with asyncio.timeout(0.5):
+                await asyncio.wait(readers)
+                await self._closed.wait()
         self._record.ended = True
         self._ended.set()
         if self._draining:

@@ -44,7 +44,7 @@ class GraphRunner:
 
     `session`: the command in whose terminal the graph runs; empty for one that runs until it is stopped. `kept`: it was
     handed over to a service, which starts it again after a restart. `grace`: seconds that open answers get to finish
-    when it is stopped.
+    when it is stopped. `ending`: it is stopped, or is about to be; `ended`: its ports and GPUs are free.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class GraphRunner:
         self.by_hand = Counter[str]()  # changes of the number of replicas, or of roles, without a planner's order
         self.groups: dict[str, Running] = {}
         self.supervised = Processes(node, name)
+        self.ending, self.ended = False, asyncio.Event()
         self._stopping = asyncio.Lock()
 
     async def start(self) -> None:
@@ -102,10 +103,12 @@ class GraphRunner:
 
         `grace`: seconds that open answers get to finish; None: the graph's own. A second caller waits for the first.
         """
+        self.ending = True
         async with self._stopping:
             ingress = [name for running in self.groups.values() if running.sockets for name in running.names()]
             await self.supervised.close(ingress, grace)
             self._release()
+            self.ended.set()
             self.node.changes.notify()
 
     def rows(self, *, leaving: bool = True) -> list[Row]:
@@ -133,6 +136,14 @@ class GraphRunner:
             for running in self.groups.values()
             if running.sockets
         ]
+
+    def ports(self) -> set[int]:
+        """The ports where clients reach the graph."""
+        return {running.sockets[0].getsockname()[1] for running in self.groups.values() if running.sockets}
+
+    def has_gpus(self) -> bool:
+        """Whether GPUs belong to a replica of the graph."""
+        return any(any(running.replicas.values()) for running in self.groups.values())
 
     def fatal(self) -> list[Row]:
         """Components that are given up."""

@@ -119,6 +119,8 @@ class Session:
         if self.runner is not None:
             raise UserError("this session has a graph already")
         graph, wanted = read_graph(arguments["graph"]), str(arguments.get("name") or "")
+        if not wanted:
+            await self._node.graphs.make_way(graph)
         name = wanted or unused(graph_name(graph), self._node.graphs.names())
         grace = arguments.get("timeout")
         self.runner = await self._node.graphs.start(
@@ -160,8 +162,13 @@ class Session:
             self._told = report
             self._connection.channel.send(Report(runner.name, rows, told[1]))
 
+    def leaves(self) -> None:
+        """The command has gone, however it ended: its graph is about to."""
+        if self.runner is not None:
+            self.runner.ending = True
+
     async def closed(self) -> None:
-        """The command has gone, however it ended: so does its graph."""
+        """Stop the graph of a command that has gone."""
         runner = self.runner
         if runner is not None:
             log.info("%s has ended: its graph %s is stopped", self.name, runner.name)

@@ -26,6 +26,8 @@ RETRY = 0.1
 """Seconds between attempts to reach a daemon that has gone."""
 CONNECT = 2.0
 """Seconds for one attempt."""
+LAST_STATE_S = 2.0
+"""Seconds that a process which ends waits until it can say the last states of its components."""
 GRACE = 3.0
 
 Connect = Callable[[Callable[[], Channel]], Awaitable[Any]]
@@ -67,7 +69,15 @@ class LinkRegistry(Actor):
         self.context.task(self._keep(), "keep connection")
 
     async def stopping(self, reason: Reason) -> None:
-        """Close the connection: the daemon revokes the lease at once."""
+        """Close the connection: the daemon revokes the lease at once.
+
+        A component that fails at once has its last state before the daemon has answered the greeting: it is sent first.
+        """
+        if self._unsent and not self._keeps:
+            ends = [asyncio.ensure_future(event.wait()) for event in (self._granted, self._closed)]
+            await asyncio.wait(ends, timeout=LAST_STATE_S, return_when=asyncio.FIRST_COMPLETED)
+            for end in ends:
+                end.cancel()
         if self._channel is not None:
             self._channel.close()
 

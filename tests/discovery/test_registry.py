@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from dynamod import __version__
 from dynamod.actor import System
-from dynamod.daemon.link import LinkServer
+from dynamod.daemon.link import Connection, LinkServer
 from dynamod.discovery import link as link_impl
 from dynamod.discovery.keys import Address, card_key, instance_key
 from dynamod.discovery.link import LinkRegistry
@@ -19,7 +19,7 @@ from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.node import Hello, Refused
+from dynamod.message.node import Hello, Refused, State
 from dynamod.message.protocol import PROTOCOL
 
 
@@ -210,6 +210,29 @@ async def test_a_key_whose_owner_does_not_come_back_goes_after_the_grace(
         await house.system.root.stop_child("a")
         await house.serve()
         await until(lambda: told == [("k/a", b"1"), ("k/a", None)])
+
+
+async def test_a_process_that_ends_before_its_greeting_is_answered_still_says_why(tmp_path: Path) -> None:
+    async with House(tmp_path) as house:
+        heard: list[Connection] = []
+        house.server._greeted = lambda connection: heard.append(connection)
+        link = LinkRegistry(Hello("a", 1, version=__version__, protocol=PROTOCOL), house.connect)
+        await house.system.ready(house.system.start("a", lambda: link, restart="temporary"), timeout=5)
+        assert not link.connected
+        link.send(State("A", "Stopped", "no luck today"))
+        await house.system.root.stop_child("a")
+        await until(lambda: heard and not house.server.connections)
+        assert heard[0].reported.detail == "no luck today"
+
+
+async def test_the_end_does_not_wait_for_a_daemon_that_has_gone(tmp_path: Path) -> None:
+    async with House(tmp_path) as house:
+        link = LinkRegistry(Hello("a", 1, version="0.0.1"), house.connect)
+        await house.system.ready(house.system.start("a", lambda: link, restart="temporary"), timeout=5)
+        link.send(State("A", "Stopped", "no luck today"))
+        await until(lambda: link._closed.is_set())  # refused
+        async with asyncio.timeout(link_impl.LAST_STATE_S / 2):
+            await house.system.root.stop_child("a")
 
 
 async def test_the_daemon_asks_and_the_process_answers(tmp_path: Path) -> None:
