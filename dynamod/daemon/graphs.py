@@ -1,6 +1,7 @@
 """The graphs of a node: running graphs, Python files that have joined, graphs that could not start again."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
@@ -107,13 +108,14 @@ class Graphs:
         ports = {place[1] for group in wanted if (place := group.place()) is not None} - {0}
         short = sum(group.gpus * group.replicas for group in wanted) > self._node.gpus.free()
         in_the_way = [
-            asyncio.ensure_future(one.ended.wait())
+            one
             for one in self.running.values()
-            if one.ending and (one.name == name or not ports.isdisjoint(one.ports()) or (short and one.has_gpus()))
+            if one.ending and (one.name == name or not ports.isdisjoint(_ports(one)) or (short and _has_gpus(one)))
         ]
-        if in_the_way:
-            for late in (await asyncio.wait(in_the_way, timeout=MAKES_WAY))[1]:
-                late.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MAKES_WAY):
+                for one in in_the_way:
+                    await one.ended.wait()
 
     async def stop(self, name: str, grace: float | None = None) -> None:
         """End a graph for good. `grace`: seconds that open answers get to finish; None: the graph's own setting."""
@@ -137,6 +139,15 @@ class Graphs:
 
     def _port_owner(self, port: int) -> str:
         for name, graph in self.running.items():
-            if port in graph.ports():
+            if port in _ports(graph):
                 return f"graph '{name}' of this daemon"
         return port_owner(port)
+
+
+def _ports(graph: GraphRunner) -> set[int]:
+    """Where clients reach a graph."""
+    return {running.sockets[0].getsockname()[1] for running in graph.groups.values() if running.sockets}
+
+
+def _has_gpus(graph: GraphRunner) -> bool:
+    return any(any(running.replicas.values()) for running in graph.groups.values())

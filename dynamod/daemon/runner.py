@@ -137,14 +137,6 @@ class GraphRunner:
             if running.sockets
         ]
 
-    def ports(self) -> set[int]:
-        """The ports where clients reach the graph."""
-        return {running.sockets[0].getsockname()[1] for running in self.groups.values() if running.sockets}
-
-    def has_gpus(self) -> bool:
-        """Whether GPUs belong to a replica of the graph."""
-        return any(any(running.replicas.values()) for running in self.groups.values())
-
     def fatal(self) -> list[Row]:
         """Components that are given up."""
         return [row for row in self.rows(leaving=False) if row.state == "Fatal"]

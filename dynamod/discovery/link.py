@@ -16,6 +16,7 @@ from dynamod.actor import Actor, Reason
 from dynamod.message.errors import UserError
 from dynamod.message.node import Changed, Delete, FromNode, Hello, Put, Refused, Snapshot, State, ToNode, Watch, Welcome
 from dynamod.transport.channel import Channel, Handler
+from dynamod.transport.waiting import comes
 
 from .base import Watcher
 from .watches import Watches
@@ -57,10 +58,10 @@ class LinkRegistry(Actor):
         self.welcomed, self._lost, self._keeps = [welcomed], lost, keeps
         self._own: dict[str, bytes] = {}
         self._watches = Watches(self._expire)
-        self._granted = asyncio.Event()
         self._unsent: dict[str, State] = {}
         self._channel: Channel | None = None
         self._closed = asyncio.Event()
+        self._answered = asyncio.Event()  # welcomed; a process that does not look for another daemon also: refused
         self.connected = False  # greeted by the daemon of this connection
         self.node = ""
 
@@ -74,10 +75,7 @@ class LinkRegistry(Actor):
         A component that fails at once has its last state before the daemon has answered the greeting: it is sent first.
         """
         if self._unsent and not self._keeps:
-            ends = [asyncio.ensure_future(event.wait()) for event in (self._granted, self._closed)]
-            await asyncio.wait(ends, timeout=LAST_STATE_S, return_when=asyncio.FIRST_COMPLETED)
-            for end in ends:
-                end.cancel()
+            await comes(self._answered, LAST_STATE_S)
         if self._channel is not None:
             self._channel.close()
 
@@ -86,12 +84,12 @@ class LinkRegistry(Actor):
     @property
     def lease(self) -> int:
         """Id of the process's lease; 0 until it is granted."""
-        return self._hello.lease if self._granted.is_set() else 0
+        return self._hello.lease
 
     async def leased(self, timeout: float) -> int:
-        """Wait for the lease. Raises TimeoutError."""
-        async with asyncio.timeout(timeout):
-            await self._granted.wait()
+        """Wait for the lease. Raises TimeoutError, also when there will be none."""
+        if not await comes(self._answered, timeout) or (self._closed.is_set() and not self._keeps):
+            raise TimeoutError("the daemon gives no lease")
         return self._hello.lease
 
     def put(self, key: str, value: bytes) -> None:
@@ -161,13 +159,18 @@ class LinkRegistry(Actor):
 
     def _make(self) -> Channel:
         self._channel = Channel(
-            self._take, opened=self._greet, closed=self._closed.set, handler=self._handler, spawn=self.context.task
+            self._take, opened=self._greet, closed=self._over, handler=self._handler, spawn=self.context.task
         )
         return self._channel
 
     def _greet(self) -> None:
         assert self._channel is not None
         self._channel.send(self._hello)
+
+    def _over(self) -> None:
+        self._closed.set()
+        if not self._keeps:
+            self._answered.set()
 
     def _take(self, message: FromNode) -> None:
         match message:
@@ -183,7 +186,7 @@ class LinkRegistry(Actor):
                 for state in self._unsent.values():
                     self.send(state)
                 self._unsent.clear()
-                self._granted.set()
+                self._answered.set()
             case Snapshot(number, items):
                 self._watches.compare(number, dict(items))
             case Changed(number, key, value):

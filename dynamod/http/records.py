@@ -54,6 +54,9 @@ class RecordReader(ABC):
     def begins(self, context: RequestContext, asked: Any) -> None:  # noqa: B027  # most readers have nothing to do then
         """A request is about to go to an engine, as `asked`. The reader may set `context.timeline.trace`."""
 
+    def ends(self, context: RequestContext) -> None:  # noqa: B027  # most readers have nothing to do then
+        """A request has ended; its record comes within PAUSE_S. For readers that count what a killed process loses."""
+
     @abstractmethod
     def take(self, record: RequestRecord) -> None:
         """Take one record. Called in the event loop soon after the end of each request: it must not wait."""
@@ -103,6 +106,7 @@ class Records:
         self._headers = frozenset(name for reader in readers for name in reader.headers)
         self._tokens = any(reader.tokens for reader in readers)
         self._beginning = [one for one in readers if type(one).begins is not RecordReader.begins]
+        self._ending = [one for one in readers if type(one).ends is not RecordReader.ends]
 
     def facts(self, context: RequestContext, asked: Any) -> Facts | None:
         """A request goes to an engine. Where to note its tokens; None: no reader wants them."""
@@ -131,6 +135,8 @@ class Records:
         """Give the record of a request to all readers, within PAUSE_S. `failed`: its error, also in a stream."""
         bodies = self._bodies.pop(context, None) if self._bodies else None
         self._ended.append(Ended(context, status, failed, bodies, perf_counter(), time.time()))
+        for reader in self._ending:
+            reader.ends(context)
         large = bool(self._large) and context in self._large
         if large:
             self._large.discard(context)

@@ -12,6 +12,7 @@ import os
 import pty
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -63,6 +64,7 @@ class Machine:
         self.forks: Warm | None = None
         """What commands are forked from; None: from the process that has imported this tree."""
         self.commands: list[Command] = []
+        self._at_terminals: list[subprocess.Popen[bytes] | Started] = []
         self.ports: set[int] = set()
         self.daemons: set[Pid] = set()
         self._opened = contextlib.ExitStack()
@@ -152,21 +154,25 @@ class Machine:
         """Start a command at a terminal of its own, of so many rows and columns; our end of it, and the process."""
         words, environ = [command, *map(str, argv)], self.environ(**env)
         ours, theirs = pty.openpty()
+        process: subprocess.Popen[bytes] | Started
         if size is not None:
             fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
         try:
             if forks := self._forks(words, env):
-                return ours, forks.start(words, environ, self.folder, theirs, theirs, stdin=theirs)
-            return ours, subprocess.Popen(
-                [self.python, *ENTRY[command], *words[1:]],
-                stdin=theirs,
-                stdout=theirs,
-                stderr=theirs,
-                env=environ,
-                cwd=self.folder,
-                start_new_session=True,
-                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            )
+                process = forks.start(words, environ, self.folder, theirs, theirs, stdin=theirs)
+            else:
+                process = subprocess.Popen(
+                    [self.python, *ENTRY[command], *words[1:]],
+                    stdin=theirs,
+                    stdout=theirs,
+                    stderr=theirs,
+                    env=environ,
+                    cwd=self.folder,
+                    start_new_session=True,
+                    preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+                )
+            self._at_terminals.append(process)
+            return ours, process
         finally:
             os.close(theirs)
 
@@ -330,6 +336,9 @@ class Machine:
     def close(self) -> None:
         """End what runs; then nothing may be left."""
         self._opened.close()
+        for process in self._at_terminals:  # of a test that failed
+            process.send_signal(signal.SIGKILL)
+            process.wait(10)
         faults = []
         for command in reversed(self.commands):
             if command.code is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamod.extension.installed import require
+from dynamod.http.context import RequestContext
 from dynamod.http.records import RecordReader
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
@@ -67,6 +68,7 @@ class TraceReader(RecordReader):
             self._makes.append(partial(payload_row, headers=captured))
         path = Path(settings.request_trace_file_path).expanduser()
         self._made: set[asyncio.Future[list[bytes]]] = set()  # rows that threads make
+        self._ended = 0  # requests whose records are still to come
         self.lost = told(path, process)
         try:
             self._ledger = Ledger(path) if "file" in sinks else None
@@ -97,10 +99,18 @@ class TraceReader(RecordReader):
             place, topic = settings.request_trace_tool_events_zmq_endpoint, settings.request_trace_tool_events_zmq_topic
             self.tools = ToolEvents(place, topic, lambda row: self._put([row]))
 
+    def ends(self, context: RequestContext) -> None:
+        """Note that rows will come."""
+        if self._ledger is not None and context.meter is not None and context.model:
+            self._ended += 1
+            self._note(self._ledger)
+
     def take(self, record: RequestRecord) -> None:
         """Write the rows of a record."""
         if not record.model:
             return  # no model was asked
+        if self._ledger is not None:
+            self._ended -= 1
         size = len(record.request_body or b"") + len(record.response_body or b"")
         size += sum([tokens.count(one.ids) for one in record.prompts]) * record.samples
         size += sum([one.tokens for one in record.choices])
@@ -110,7 +120,7 @@ class TraceReader(RecordReader):
         future = asyncio.get_running_loop().run_in_executor(None, self._rows, record)
         self._made.add(future)
         if self._ledger is not None:
-            self._ledger.note(self.writers["file"], len(self._made) * len(self._makes))
+            self._note(self._ledger)
         future.add_done_callback(self._is_made)
 
     def _rows(self, record: RequestRecord) -> list[bytes]:
@@ -126,7 +136,10 @@ class TraceReader(RecordReader):
             for writer in self.writers.values():
                 writer.put(row)
         if self._ledger is not None:
-            self._ledger.note(self.writers["file"], len(self._made) * len(self._makes))
+            self._note(self._ledger)
+
+    def _note(self, ledger: Ledger) -> None:
+        ledger.note(self.writers["file"], (self._ended + len(self._made)) * len(self._makes))
 
     async def close(self) -> None:
         """Write all rows that were taken."""

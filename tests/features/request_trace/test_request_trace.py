@@ -11,11 +11,13 @@ import aiohttp
 import pytest
 
 from dynamod.features.replay.trace import read_request_trace
+from dynamod.features.request_trace import unwritten
 from dynamod.features.request_trace.files import RolledFile
 from dynamod.features.request_trace.perfetto import timeline
 from dynamod.features.request_trace.rows import agent_of, read_rows
 from dynamod.features.request_trace.settings import TraceSettings
 from dynamod.features.request_trace.unwritten import told
+from dynamod.http import records
 from dynamod.http.settings import from_environment
 from dynamod.message.errors import UserError
 
@@ -156,6 +158,25 @@ def test_a_killed_process_leaves_its_counts(tmp_path: Path, caplog: pytest.LogCa
     assert told(path, "agg/ingress.0") == 0
     (file,) = tmp_path.iterdir()
     assert gzip.decompress(file.read_bytes()) == b"{}\n" * 3
+
+
+async def test_requests_whose_records_are_still_to_come_count(
+    house: Any, serve: Any, until: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PAUSE_S", 60.0)
+    path = tmp_path / "trace"
+    url = await traced(house, serve, until, path)
+    assert await ask(url, BODY, BODY | {"stream": True}, BODY | {"model": "none"}) == [200, 200, 404]
+    (ledger,) = unwritten._folder().glob(f"{unwritten._prefix(path)}*")
+
+    def taken() -> int:
+        return int(unwritten._COUNTS.unpack(ledger.read_bytes())[0])
+
+    await until(lambda: taken() == 2)
+    assert not path.exists()
+    assert await ask(url, *[BODY] * records.AT_ONCE) == [200] * records.AT_ONCE
+    await until(lambda: len(rows(path)) >= records.AT_ONCE - 1)
+    await until(lambda: taken() == records.AT_ONCE + 2)
 
 
 @pytest.mark.parametrize(
