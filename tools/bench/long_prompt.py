@@ -48,6 +48,16 @@ def longer(model: str, context: int) -> Path:
     return folder
 
 
+def words_for(model: Path, tokens: int) -> int:
+    """How many words of the list make about so many tokens of a model's tokenizer."""
+    from dynamod.preprocess.source import open_source
+    from dynamod.preprocess.tokenizer import Tokenizer
+
+    draw = random.Random(0)
+    text = " ".join(draw.choice(WORDS) for _ in range(1000))
+    return tokens * 1000 // len(Tokenizer.from_source(open_source(model)).encode(text))
+
+
 def spent(pid: int) -> float:
     """CPU seconds of a process, with all its threads and finer than the ticks of its statistics."""
     return time.clock_gettime((~pid << 3) | 2)  # Linux: the number of the clock of another process
@@ -56,6 +66,7 @@ def spent(pid: int) -> float:
 def ingress(model: str, tokens: int, repeat: int) -> None:
     """Requests to an ingress."""
     folder = longer(model, tokens * 2)
+    words = words_for(folder, tokens)
     ours = Ours(str(folder), 5.0, "echo_core", ["--Processor.router_mode=kv"])
     port, pid = ours.server.port, ours.server.ingress
     found: dict[str, list[tuple[float, float]]] = {"a new prompt": [], "the same with another end": []}
@@ -64,7 +75,7 @@ def ingress(model: str, tokens: int, repeat: int) -> None:
             pool.apply(send, (port, CHAT, body(10, 0, "")))
             for number in range(1, repeat + 1):
                 for name, end in zip(found, ("one", "another"), strict=True):
-                    data = body(tokens, number, end)  # a word of the list is about one token
+                    data = body(words, number, end)
                     reader = Reader(port)
                     reader.start()
                     time.sleep(0.5)
@@ -80,7 +91,7 @@ def ingress(model: str, tokens: int, repeat: int) -> None:
                     found[name].append((used, gap))
         for name, values in found.items():
             used, gap = (median(column) * 1000 for column in zip(*values, strict=True))
-            print(f"{tokens:,} words, {name}: ingress {used:.0f} ms, gap of another stream {gap:.0f} ms", flush=True)
+            print(f"{tokens:,} tokens ({words:,} words), {name}: ingress {used:.0f} ms, gap of another stream {gap:.0f} ms", flush=True)
     finally:
         ours.stop()
         shutil.rmtree(folder)
