@@ -91,7 +91,8 @@ def ingress(model: str, tokens: int, repeat: int) -> None:
                     found[name].append((used, gap))
         for name, values in found.items():
             used, gap = (median(column) * 1000 for column in zip(*values, strict=True))
-            print(f"{tokens:,} tokens ({words:,} words), {name}: ingress {used:.0f} ms, gap of another stream {gap:.0f} ms", flush=True)
+            said = f"{tokens:,} tokens ({words:,} words), {name}: ingress {used:.0f} ms"
+            print(f"{said}, gap of another stream {gap:.0f} ms", flush=True)
     finally:
         ours.stop()
         shutil.rmtree(folder)
