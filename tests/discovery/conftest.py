@@ -201,7 +201,8 @@ class Way:
         return f"http://127.0.0.1:{self.port}"
 
     async def open(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, start_serving=False)
+        await self._server.start_serving()
 
     async def cut(self) -> None:
         assert self._server is not None
@@ -216,8 +217,8 @@ class Way:
         there, back, server = None, None, self._server
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self.target)
-            if self._server is not server:
-                return  # it was cut meanwhile
+            if server is None or self._server is not server:
+                return  # it was cut before, or meanwhile
             self._writers |= {writer, back}
             async with asyncio.TaskGroup() as group:
                 group.create_task(_pump(reader, back))
