@@ -300,6 +300,7 @@ def test_a_service_that_ends_gives_open_answers_their_time(machine: Any) -> None
     assert daemon.wait(10).code == 0
 
 
+@together
 def test_an_open_answer_of_a_frontend_that_ends_moves_to_a_new_worker(machine: Any) -> None:
     """The frontend is told to end, and then its answer needs a connection to a process that starts now."""
     url = machine.agg("--timeout", 60, DYN_TOKEN_ECHO_DELAY_MS="50").ready()
