@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Seconds from starting `dynamo serve` to its first complete answer.
+"""From starting `dynamo serve` to its first complete answer: seconds, CPU seconds, memory of the worker.
 
-cold_start.py [--runs 5] [--engine echo_core] [--model sample]
+cold_start.py [--runs 5] [--engine echo_core] [--model sample] [--llama-server PATH]
+
+`--llama-server` starts llama.cpp's own server with the same GGUF file in turn; `llama_servers.py` says how to build it.
+CPU time is that of all processes. Memory is the proportional set size (PSS) after the first answer.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -15,8 +19,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, ROOT)
+
+from dynamod.preprocess.locate import locate  # noqa: E402
 
 
 def free_port() -> int:
@@ -43,27 +53,71 @@ def ask(port: int, model: str, key: str = "") -> bool:
         return False
 
 
-def one(engine: str, model: str) -> float:
-    """Start, wait for an answer, stop; returns seconds."""
-    folder, port = tempfile.mkdtemp(), free_port()
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start: wall and CPU seconds, and the PSS in MB of the process with the model."""
+
+    wall: float
+    cpu: float
+    memory: float
+
+
+def processes(mark: str) -> list[int]:
+    """The processes whose environment has this text."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def spent(pid: int) -> float:
+    """CPU seconds of a process and of those that it has waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid: int) -> float:
+    """PSS in MB."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
+
+
+def one(command: Sequence[str], port: int, model: str, holds: str) -> Start:
+    """Start, wait for an answer, stop. `holds`: part of the command line of the process with the model."""
+    folder = tempfile.mkdtemp()
     env = {**os.environ, "DYNAMOD_SOCKET": f"{folder}/d.sock", "DYN_TOKEN_ECHO_DELAY_MS": "0"}
     env["PYTHONPATH"] = os.pathsep.join([ROOT, env.get("PYTHONPATH", "")])
-    command = [sys.executable, "-c", "from dynamod.cli.main import dynamo; dynamo()", "serve", "-f", "configs/agg.yaml"]
-    where = os.path.abspath(model) if os.path.exists(model) else model
-    command += [f"--Worker.engine={engine}", f"--Worker.model={where}"]
-    command += ["--Worker.served-model-name=bench", f"--Frontend.port={port}"]
     begin = time.perf_counter()
     server = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while not ask(port, "bench"):
+        while not ask(port, model):
             if server.poll() is not None or time.perf_counter() - begin > 60:
-                raise SystemExit("the server did not start")
+                raise SystemExit(f"{command[0]} did not start")
             time.sleep(0.005)
-        return time.perf_counter() - begin
+        wall, pids = time.perf_counter() - begin, processes(folder)
+        (worker,) = [pid for pid in pids if holds.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return Start(wall, sum(map(spent, pids)), memory(worker))
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(timeout=10)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def ours(engine: str, model: str) -> Start:
+    """A start of dynamod."""
+    port = free_port()
+    command = [sys.executable, "-c", "from dynamod.cli.main import dynamo; dynamo()", "serve", "-f", "configs/agg.yaml"]
+    command += [f"--Worker.engine={engine}", f"--Worker.model={model}"]
+    command += ["--Worker.served-model-name=bench", f"--Frontend.port={port}"]
+    return one(command, port, "bench", "Worker.0")
+
+
+def theirs(program: str, model: str) -> Start:
+    """A start of llama-server."""
+    port = free_port()
+    return one([program, "-m", model, "--host", "127.0.0.1", "--port", str(port)], port, "bench", program)
 
 
 def main() -> None:
@@ -72,13 +126,26 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--engine", default="echo_core")
     parser.add_argument("--model", default="sample")
+    parser.add_argument("--llama-server", default="", help="program to start in turn, with the same GGUF file")
     a = parser.parse_args()
-    one(a.engine, a.model)  # fills the bytecode caches
-    seconds = [one(a.engine, a.model) for _ in range(a.runs)]
-    print(
-        f"engine={a.engine} runs={a.runs} seconds min={min(seconds):.2f} median={statistics.median(seconds):.2f} "
-        f"max={max(seconds):.2f}"
-    )
+    model = os.path.abspath(a.model) if os.path.exists(a.model) else a.model
+    starts: dict[str, Callable[[], Start]] = {a.engine: lambda: ours(a.engine, model)}
+    if a.llama_server:
+        starts["llama-server"] = lambda: theirs(a.llama_server, str(locate(model)))
+    for start in starts.values():
+        start()  # fills the caches
+    found: dict[str, list[Start]] = {name: [] for name in starts}
+    for _ in range(a.runs):
+        for name, start in starts.items():
+            found[name].append(start())
+    for name, values in found.items():
+        wall = [value.wall for value in values]
+        print(
+            f"{name} runs={a.runs} seconds min={min(wall):.2f} median={statistics.median(wall):.2f} "
+            f"max={max(wall):.2f} "
+            f"cpu={statistics.median(value.cpu for value in values):.2f} s "
+            f"memory={statistics.median(value.memory for value in values):.0f} MB"
+        )
 
 
 if __name__ == "__main__":

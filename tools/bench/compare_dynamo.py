@@ -173,8 +173,8 @@ def chunks(results: list[Result]) -> float:
 
 def starting(table: Table, a: argparse.Namespace) -> None:
     """Cold start to the first completion."""
-    cold_start.one("mocker", a.model)
-    mine = [cold_start.one("mocker", a.model) for _ in range(a.repeat)]
+    cold_start.ours("mocker", a.model)
+    mine = [cold_start.ours("mocker", a.model).wall for _ in range(a.repeat)]
     theirs = []
     for _ in range(a.repeat):
         peer = Peer(a.peer, a.venv, a.port)
