@@ -107,13 +107,15 @@ class ErrorForm:
 
     `make`: the JSON value of an error with this HTTP status, for the request with this id. `schema`: its name in
     /openapi.json. `id_header`: what the API calls the request's id, in addition to x-request-id.
-    `limits`: further headers for the limits of a key, in addition to OpenAI's.
+    `limits`: further headers for the limits of a key, in addition to OpenAI's. `asked_by`: a header of requests whose
+    clients read this form also at routes that have OpenAI's.
     """
 
     schema: str
     make: Callable[[RequestError, int, str], dict[str, Any]]
     id_header: str = ""
     limits: Callable[[Sequence[Limit]], dict[str, str]] = _no_limits
+    asked_by: str = ""
 
     def headers(self, request_id: str) -> dict[str, str]:
         """What every answer of such a route carries in addition to the common headers."""

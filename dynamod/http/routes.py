@@ -1,6 +1,6 @@
 """Which handler answers which path."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -41,6 +41,7 @@ class Routes:
         self._guarded: set[str] = set()
         self._errors: dict[str, ErrorForm] = {}
         self._below: dict[str, ErrorForm] = {}  # by what the paths begin with
+        self._asked: set[ErrorForm] = set()  # those that a header asks for
         self._counted: set[str] = set()
         for route in routes:
             if route.prefix:
@@ -53,6 +54,8 @@ class Routes:
                 self._below[route.path] = route.errors
             elif route.errors is not OPENAI:
                 self._errors[route.path] = route.errors
+            if route.errors.asked_by:
+                self._asked.add(route.errors)
             if route.counted:
                 self._counted.add(route.path)
         self._prefixes = sorted(prefixes.items(), key=lambda one: not one[0][1])  # those with a suffix first
@@ -65,8 +68,14 @@ class Routes:
         """Whether a request counts at the limits of a key."""
         return method == "POST" or any(f"{path}/".startswith(f"{one}/") for one in self._counted)
 
-    def errors(self, path: str) -> ErrorForm:
-        """The form of errors at this path."""
+    def errors(self, path: str, headers: Container[str] = ()) -> ErrorForm:
+        """The form of errors at this path, for a request with these headers."""
+        found = self._errors_at(path)
+        if found is OPENAI:
+            return next((form for form in self._asked if form.asked_by in headers), OPENAI)
+        return found
+
+    def _errors_at(self, path: str) -> ErrorForm:
         if path in self._exact:
             return self._errors.get(path, OPENAI)
         if (form := self._errors.get(path.removesuffix("/"))) is not None:

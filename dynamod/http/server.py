@@ -189,7 +189,7 @@ class Server:
                 self._idle.set()
 
     async def _answer(self, request: web.BaseRequest, context: RequestContext) -> web.StreamResponse:
-        form = self._routes.errors(request.rel_url.path)
+        form = self._routes.errors(request.rel_url.path, request.headers)
         context.headers |= form.headers(context.id)
         try:
             asked = preflight(request.method, request.headers, context.headers) if self._origins else None
@@ -231,7 +231,8 @@ class Server:
                     context.caller.counts = True
                 finally:
                     now = time.monotonic()
-                    context.headers |= client.headers(now) | self._routes.errors(path).limits(client.limits(now))
+                    form = self._routes.errors(path, request.headers)
+                    context.headers |= client.headers(now) | form.limits(client.limits(now))
         return self._routes.find(request.method, path)
 
     async def _families(self) -> "list[Metric]":

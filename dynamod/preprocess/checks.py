@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import BadRequest, unsupported
 
 TOOL_NAME = "^[a-zA-Z0-9_.-]{1,128}$"
 _NAME = re.compile(TOOL_NAME)
@@ -62,6 +62,8 @@ def tools(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
     names = [_function_name(tool) for tool in tools or ()]
     for position, tool in enumerate(tools or ()):
         where = f"tools[{position}]"
+        if tool.get("type") == "custom":
+            raise unsupported(f"{where}.type", f"`{where}` is a custom tool; only functions are tools of a chat")
         if tool.get("type") != "function" or not names[position]:
             raise BadRequest(f"`{where}` must be a function with a name", param=where)
         if not _NAME.fullmatch(names[position]):

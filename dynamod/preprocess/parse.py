@@ -168,8 +168,9 @@ def _out_of_range(kind: Any, body: Any, path: str) -> BadRequest | None:
 def _no_such_word(kind: Any, body: Any, path: str) -> BadRequest | None:
     for allowed, value in _leaves(_type_info(kind), body, [name or place for name, place in _STEP.findall(path)]):
         if isinstance(allowed, inspect.LiteralType) and value not in allowed.values:
-            known = ", ".join([str(word) for word in allowed.values])
-            return BadRequest(f"`{path}` is {str(value)[:40]!r}; it must be one of {known}", param=path)
+            words = [str(word) for word in allowed.values]
+            known = f"one of {', '.join(words)}" if len(words) > 1 else repr(words[0])
+            return BadRequest(f"`{path}` is {str(value)[:40]!r}; it must be {known}", param=path)
     return None
 
 

@@ -214,6 +214,12 @@ class DeleteMessageBatch(OneMessageBatch):
         return json_response(DeletedMessageBatch(batch.id))
 
 
+class JsonLines(Bytes):
+    """A line of JSON for each request of a batch."""
+
+    media_type = "application/x-jsonl"
+
+
 class MessageBatchResults(_Batches):
     """The answers."""
 
@@ -221,7 +227,7 @@ class MessageBatchResults(_Batches):
     prefix = "/v1/messages/batches/"
     suffix = "/results"
     summary = "The answers of a batch of messages, a line of JSON each"
-    response = Bytes
+    response = JsonLines
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
         """Send them as fast as the client reads. Raises NotFound, also while the batch works."""

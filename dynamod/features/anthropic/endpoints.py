@@ -53,6 +53,7 @@ class ConversationEndpoint(BodyEndpoint[R]):
         "CountTokensRequest": {"examples": [{"messages": [{"role": "user", "content": "Hello"}]}]},
         "ClientTool": {"properties": {"name": NAME}},
         "ImageBlock": {"not": {}},
+        "DocumentBlock": {"not": {}},
         "ToolChoice": {
             "properties": {"name": WORDS},
             "anyOf": [only(type=("auto", "any", "none")), {"required": ["name"]}],

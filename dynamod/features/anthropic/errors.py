@@ -49,4 +49,6 @@ def limit_headers(limits: Sequence[Limit]) -> dict[str, str]:
     return found
 
 
-ANTHROPIC = ErrorForm("MessagesError", error_value, "request-id", limit_headers)
+VERSION = "anthropic-version"
+"""Anthropic's clients send this header with each request."""
+ANTHROPIC = ErrorForm("MessagesError", error_value, "request-id", limit_headers, VERSION)

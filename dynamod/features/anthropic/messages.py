@@ -26,6 +26,12 @@ class ImageBlock(msgspec.Struct, frozen=True, tag="image", tag_field="type"):
     source: Any = None
 
 
+class DocumentBlock(msgspec.Struct, frozen=True, tag="document", tag_field="type"):
+    """A document, which is refused with its place."""
+
+    source: Any = None
+
+
 class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking", tag_field="type"):
     """Reasoning of an earlier answer. The signature is not checked."""
 
@@ -51,11 +57,11 @@ class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result", tag_field=
     """What a tool has returned for the call with this id."""
 
     tool_use_id: Name
-    content: str | list[TextBlock | ImageBlock] | None = None
+    content: str | list[TextBlock | ImageBlock | DocumentBlock] | None = None
     is_error: bool | None = None
 
 
-UserBlock = TextBlock | ImageBlock | ToolResultBlock
+UserBlock = TextBlock | ImageBlock | DocumentBlock | ToolResultBlock
 AssistantBlock = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
 
 

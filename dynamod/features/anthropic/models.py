@@ -14,7 +14,8 @@ from dynamod.ingress.api.pages import limit_of
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, NotFound
 
-VERSION = "anthropic-version"
+from .errors import VERSION
+
 USUAL, MOST = 20, 1000
 """Entries of a page."""
 
@@ -27,6 +28,7 @@ def shown(card: ModelCard) -> dict[str, Any]:
         "id": card.name,
         "display_name": card.name,
         "created_at": made,
+        "lifecycle": "active",
         "max_input_tokens": card.context_length or None,
         "max_tokens": card.context_length or None,
     }

@@ -20,6 +20,7 @@ from .errors import NO_THREADS
 from .messages import (
     AssistantTurn,
     Conversation,
+    DocumentBlock,
     ImageBlock,
     MessagesRequest,
     SystemTurn,
@@ -73,8 +74,9 @@ def check(request: Conversation) -> None:
 
 
 def _check_block(block: Any, where: str) -> None:
-    if isinstance(block, ImageBlock):
-        text = f"`{where}` is an image; images are not supported, only text"
+    if isinstance(block, ImageBlock | DocumentBlock):
+        what = "an image; images" if isinstance(block, ImageBlock) else "a document; documents"
+        text = f"`{where}` is {what} are not supported, only text"
         raise BadRequest(text, param=f"{where}.type", code="unsupported_content")
 
 

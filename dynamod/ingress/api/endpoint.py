@@ -126,6 +126,8 @@ class Frontend:
 class Bytes(msgspec.Struct):
     """The `response` of an endpoint that answers with bytes."""
 
+    media_type: ClassVar[str] = "application/octet-stream"
+
 
 class Endpoint(ABC):
     """One method of one path, with its entry in /openapi.json."""

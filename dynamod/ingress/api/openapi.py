@@ -95,8 +95,8 @@ def _show_example(operation: dict[str, Any], schemas: Mapping[str, Any]) -> None
 
 def _operation(endpoint: Endpoint, settings: FrontendSettings) -> dict[str, Any]:
     good = {"text/plain": {"schema": _TEXT}}
-    if endpoint.response is Bytes:
-        good = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    if endpoint.response is not None and issubclass(endpoint.response, Bytes):
+        good = {endpoint.response.media_type: {"schema": {"type": "string", "format": "binary"}}}
     elif endpoint.response is not None:
         good = _json(endpoint.response.__name__)
     if endpoint.streams is True:
@@ -156,7 +156,8 @@ def _server_paths() -> dict[str, Any]:
 
 
 def _schemas(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[str, Any]:
-    structs = [struct for one in endpoints for struct in (one.request, one.response) if struct not in (None, Bytes)]
+    both = (struct for one in endpoints for struct in (one.request, one.response))
+    structs = [struct for struct in both if struct is not None and not issubclass(struct, Bytes)]
     _, schemas = msgspec.json.schema_components(structs, ref_template=_REF + "{name}")
     if settings.unknown_fields == "ignore":
         for schema in schemas.values():

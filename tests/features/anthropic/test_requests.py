@@ -206,6 +206,7 @@ IMAGE = {"type": "image", "source": {}}
     ("fields", "param"),
     [
         ({"messages": [{"role": "user", "content": [text("a"), IMAGE]}]}, "messages[0].content[1].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].type"),
         (
             {"messages": [USER, {"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]}]}]},

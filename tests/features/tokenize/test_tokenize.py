@@ -81,6 +81,7 @@ async def test_ids_become_text_again(post, backend) -> None:
         ("/tokenize", {"messages": []}, 400, "messages"),
         ("/tokenize", {"messages": [{"role": "user"}]}, 400, "messages[0].content"),
         ("/tokenize", {"messages": USER, "tools": [{"type": "x"}]}, 400, "tools[0]"),
+        ("/tokenize", {"messages": USER, "tools": [{"type": "custom", "custom": {}}]}, 400, "tools[0].type"),
         ("/tokenize", {"messages": USER, "chat_template": "x"}, 400, "chat_template"),
         ("/tokenize", {"messages": USER, "chat_template_kwargs": {"messages": []}}, 400, "chat_template_kwargs"),
         ("/tokenize", {"model": "other", "prompt": "x"}, 404, "model"),

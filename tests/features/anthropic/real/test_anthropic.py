@@ -225,9 +225,14 @@ async def test_the_list_of_models_has_two_forms(client: Any, house: Any) -> None
     found = [model async for model in client.models.list()]
     assert [(model.type, model.id, model.display_name) for model in found] == [("model", "sample", "sample")]
     assert found[0].created_at.year > 2020
+    assert found[0].model_dump()["lifecycle"] == "active"
     assert (await client.models.retrieve("sample")).id == "sample"
-    with pytest.raises(anthropic.NotFoundError):
-        await client.models.retrieve("other")
+    for path in ("/v1/models/other", "/v1/complete", "/v1/messages/nope"):
+        with pytest.raises(anthropic.NotFoundError) as caught:
+            await client.get(path, cast_to=object)
+        body: Any = caught.value.body
+        assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
+        assert caught.value.response.headers["request-id"] == body["request_id"]
     assert [model async for model in client.models.list(after_id="sample")] == []
     with pytest.raises(anthropic.BadRequestError):
         await client.models.list(after_id="other")
