@@ -15,7 +15,7 @@ from dynamod.message.kv_events import CacheEvent, Removed, Snapshot, Stored
 from .bitsets import Bitset, prefixes
 
 MAX_BLOCKS = 1 << 22
-"""Blocks that an index keeps by default, over all workers; about 200 bytes each."""
+"""Blocks that an index keeps by default, over all workers; about 110 bytes each."""
 
 
 class IndexStatistics(msgspec.Struct, frozen=True):
@@ -71,13 +71,7 @@ class BlockIndex:
         names = self._names.pop(worker, None)
         if names is None:
             return
-        masks, bit = self._masks, self._bits.of(worker)
-        for block in names.values():
-            left = masks.get(block, 0) & ~bit
-            if left:
-                masks[block] = left
-            else:
-                masks.pop(block, None)
+        self._leave(worker, names.values())
         self._twice.pop(worker, None)
         if self._own:
             self._bits.drop(worker)
@@ -110,7 +104,7 @@ class BlockIndex:
     def _place(self, worker: int, names: Sequence[int], blocks: Sequence[int]) -> None:
         bit, masks = self._bits.of(worker), self._masks
         known = self._names.setdefault(worker, {})
-        get = masks.get
+        get, last, wider = masks.get, 0, bit
         for name, block in zip(names, blocks, strict=True):
             mask = get(block, 0)
             if mask & bit:
@@ -121,7 +115,9 @@ class BlockIndex:
             if before is not None and before != block:
                 self._remove(worker, (name,))
             known[name] = block
-            masks[block] = mask | bit
+            if mask is not last:  # blocks of one prefix mostly are at the same workers, and share one integer
+                last, wider = mask, mask | bit if mask else bit
+            masks[block] = wider
         if len(masks) > self._max:
             self._forget(len(masks) - self._max * 9 // 10)
 
@@ -129,7 +125,11 @@ class BlockIndex:
         known = self._names.get(worker)
         if known is None:
             return
-        bit, masks, twice = self._bits.of(worker), self._masks, self._twice.get(worker)
+        self._leave(worker, self._gone(known, self._twice.get(worker), names))
+
+    @staticmethod
+    def _gone(known: dict[int, int], twice: Counter[int] | None, names: Iterable[int]) -> Iterator[int]:
+        """Take names away; the blocks that have none left."""
         for name in names:
             block = known.pop(name, None)
             if block is None:
@@ -137,7 +137,16 @@ class BlockIndex:
             if twice is not None and twice[block]:
                 twice[block] -= 1
                 continue
-            left = masks.get(block, 0) & ~bit
+            yield block
+
+    def _leave(self, worker: int, blocks: Iterable[int]) -> None:
+        """A worker no longer has these blocks."""
+        masks, others = self._masks, ~self._bits.of(worker)
+        get, last, left = masks.get, 0, 0
+        for block in blocks:
+            mask = get(block, 0)
+            if mask is not last:  # as in `_place`
+                last, left = mask, mask & others
             if left:
                 masks[block] = left
             else:

@@ -135,6 +135,19 @@ def test_the_oldest_blocks_are_forgotten_above_the_cap() -> None:
     assert index.statistics().blocks == 0
 
 
+def test_blocks_at_the_same_workers_share_one_integer() -> None:
+    """A worker beyond the thirtieth has a bit that makes an integer of its own for each block else."""
+    index, names = BlockIndex(), tuple(range(100))
+    for worker in range(40):
+        index.apply(worker, Snapshot(names, names))
+    assert len({id(mask) for mask in index._masks.values()}) == 1
+    index.apply(7, Removed(names[50:]))
+    assert len({id(mask) for mask in index._masks.values()}) == 2
+    index.remove_worker(8)
+    assert len({id(mask) for mask in index._masks.values()}) == 2
+    assert index.find(names) == {worker: 50 if worker == 7 else 100 for worker in range(40) if worker != 8}
+
+
 def test_bits_of_workers_that_left_are_used_again_without_their_blocks() -> None:
     index = BlockIndex()
     for worker in range(100):
