@@ -167,11 +167,13 @@ class OutputParser:
                 late = grammar.closings if fresh else ()
             elif marker in thinking.openings:
                 thought.mark(True)
-            elif marker in thinking.closings or marker in thinking.around:
+            elif marker in thinking.closings:
                 thought.mark(False)
             elif grammar is not None and marker in grammar.closings:
                 thought.closing(marker, at)
                 late = after if thought.inside and at == place else ()
+            elif marker in thinking.around:
+                thought.mark(False)
             else:
                 fresh = False  # a special token: what is around it continues
 
