@@ -274,10 +274,10 @@ class OutputParser:
                 reader.cut(len(reader.held))
                 self._undo()
                 return False
-            if calls.open and not (calls.rules.keeps_cut and calls.reason == "length"):
+            if calls.pending and not (calls.rules.keeps_cut and calls.reason == "length"):
                 at, marker = self._end_of_call(grammar, reader.logged() + reader.held)
                 # A text that is cut off may have markers in a string, unless they are special tokens.
-                own = calls.reason == "stop" and grammar.quoted
+                own = calls.reason == "stop" and (grammar.quoted or not calls.open)
                 if own or (marker and marker in self._words.special):
                     if calls.stays:
                         yield from self._stays(grammar)
@@ -292,7 +292,7 @@ class OutputParser:
         return True
 
     def _end_of_call(self, grammar: Grammar, text: str) -> tuple[int, str]:
-        """Where the text of this region has the first end marker of the open call, and which; "": it has none."""
+        """Where the text of this region has the first end marker of the call, and which; "": it has none."""
         if not (ends := grammar.call_ends()):
             return len(text), ""
         front = len(self._reader.logged()) - (self._reader.position - self._calls.started)
@@ -300,7 +300,7 @@ class OutputParser:
         return front + at, marker
 
     def _broken(self, at: int, marker: str, why: str) -> None:
-        """The open call is none: its text is content up to its end marker, and what follows that is read again.
+        """The call is none: its text is content up to its end marker, and what follows that is read again.
 
         Above a bound, calls are not looked for in what follows.
         """

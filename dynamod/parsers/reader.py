@@ -6,7 +6,7 @@ which has the whole text, and its state is the place where it waits.
 
 import re
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -27,6 +27,7 @@ LONGEST_SCALAR = 4000
 _STRUCTURE = re.compile(r'["}\]]|[{\[]+').search
 _IN_STRING = re.compile(r'["\\]').search
 _PLAIN_STRING = re.compile(r'"[^"\\\x00-\x1f\ud800-\udfff]*+"').match
+_TWO_WORDS = re.compile(r"\s*+\S++\s++\S").match
 _SCALAR_ENDS = re.compile(r"[\s,}\]<;]")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _PAIR = {"}": "{", "]": "["}
@@ -187,11 +188,24 @@ class Reader:
                     emit(parts[-1])
             yield
 
-    def name(self, *stops: str) -> Steps[tuple[str, str]]:
-        """A word without white space inside, and the stop after it. Raises Malformed when it is none."""
-        text, stop = yield from self.until(*stops, limit=LONGEST_NAME)
-        name = text.strip().strip("\"'")
-        if len(name.split()) != 1:
+    def name(self, *stops: str, never: Sequence[str] = ()) -> Steps[tuple[str, str]]:
+        """A word without white space inside, and the stop after it. Raises Malformed when it is none.
+
+        `never`: words that no name has. What is read of a text that is no name is the same however it was cut.
+        """
+        find = markers(*stops, *never).find
+        while True:
+            end, stop = find(self.held, False)
+            words = _TWO_WORDS(self.held, 0, end)
+            least = min(words.end() if words is not None else end, LONGEST_NAME + 1)
+            if least <= LONGEST_NAME and words is None and stop in stops:
+                break
+            if least > LONGEST_NAME or words is not None or stop:
+                self.cut(least)
+                raise Malformed
+            yield from self.more()
+        name = self.cut(end + len(stop))[:end].strip().strip("\"'")
+        if not name:
             raise Malformed
         return name, stop
 

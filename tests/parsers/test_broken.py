@@ -1,10 +1,12 @@
 """Calls whose arguments are no JSON: what the model wrote is content, and what follows it is read."""
 
 import json
+import re
 
 import pytest
 
 from dynamod.parsers import Call, Content, Dropped, assemble, make_parser
+from dynamod.parsers.grammars import grammar_class
 from tests.parsers.vectors import FORMATS, TOOLS, Format
 
 WRONG = '{"text": "a"b", "count": 1}'
@@ -105,6 +107,90 @@ def test_a_fence_of_code_between_the_markers() -> None:
 
 
 WEATHER = '{"name": "find", "parameters": {"text": "x"}}'
+
+
+@pytest.mark.parametrize(
+    "name", ["hermes", "nemotron_deci", "longcat", "internlm", "gigachat3", "jamba", "granite_20b_fc", "inkling"]
+)
+def test_a_broken_call_whose_name_comes_last_costs_one_call(name: str) -> None:
+    form = FORMATS[name]
+    whole = form.calls([("find", {"text": "x"})])
+    broken = re.sub('("name": "find"), (.*})(?=})', "\\2, \\1", whole).replace('"x"', '"a"b"')
+    assert '"a"b"}, "name": "find"}' in broken
+    found = read(form, f"{broken}\nYes.\n{whole}")
+    assert calls_of(found) == [("find", {"text": "x"})]
+    assert [one for one in found if isinstance(one, Dropped)] == [Dropped(None, "", "malformed")]
+    assert '"a"b"' in text_of(found)
+    assert text_of(found).count("Yes.") == 1
+    cut = broken + "\nYes." + whole[: len(whole) // 2]
+    assert text_of(read(form, cut, "length")).count("Yes.") == 0, "it may be data"
+
+
+@pytest.mark.parametrize(
+    ("tool", "broken", "content"),
+    [
+        ("hermes", '<tool_call>\n{"name": "find}\n</tool_call>', '{"name": "find}\n'),
+        ("hermes", '<tool_call>{"name": "find}</tool_call>', '{"name": "find}'),
+        ("hermes", '<tool_call>{"name": "find it", "arguments": {}}</tool_call>',
+         '{"name": "find it", "arguments": {}}'),
+        ("apertus", '<|tools_prefix|>[{"find: {"text": "x"}}]<|tools_suffix|>', '[{"find: {"text": "x"}}]'),
+        ("gemma4", "<|tool_call>call:find<tool_call|>", "call:find"),
+        ("kimi_k2", '<|tool_call_begin|>functions.find:0{"text":"x"}<|tool_call_end|>', 'functions.find:0{"text":"x"}'),
+        ("deepseek_v3_1", '<｜tool▁call▁begin｜>find{"text":"x"}<｜tool▁call▁end｜>', 'find{"text":"x"}'),
+        ("mistral names", "[TOOL_CALLS] I will now call it. </s>", " I will now call it. "),
+        ("plamo3", "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>find"
+         "<|plamo:end_tool_request:plamo|>", "find"),
+        ("qwen3_coder", "<function=find<parameter=count>5</parameter></function>", "findcount>5"),
+        ("glm45", "<tool_call>I will now call it.</tool_call>", "I will now call it."),
+    ],
+)  # fmt: skip
+def test_a_call_without_the_end_of_its_name_is_content(tool: str, broken: str, content: str) -> None:
+    form = FORMATS[tool]
+    for after in ("", "Yes."):
+        found = read(form, f"{broken}{after}")
+        assert text_of(found).removeprefix("\n") == content + after
+        assert not [one for one in found if isinstance(one, Dropped) and one.why == "truncated"]
+    found = read(form, broken + form.calls([("find", {"text": "x"})]))
+    assert calls_of(found) == [("find", {"text": "x"})]
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("hermes", '{"name": "fi'),
+        ("glm45", "find"),
+        ("mistral names", "find"),
+        ("minimax_m2", ' name="fi'),
+        ("qwen3_coder plain", "fi"),
+        ("gemma4", "call:fi"),
+        ("kimi_k2", "functions.fi"),
+        ("deepseek_v3_1", "fi"),
+    ],
+)
+def test_a_name_that_the_model_ends_in_is_content(tool: str, text: str) -> None:
+    form = FORMATS[tool]
+    [opening] = {"kimi_k2": ["<|tool_call_begin|>"], "deepseek_v3_1": ["<｜tool▁call▁begin｜>"]}.get(
+        tool, [one for one in grammar_class(form.tool).openings if one in form.calls([("find", {})])][-1:]
+    )
+    note = Dropped(None, "", "truncated")
+    assert read(form, f"So: {opening}{text}") == [Content("So: "), note, Content(text.lstrip())]
+    assert read(form, f"So: {opening}{text}", "length") == [Content("So: "), note]
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("minimax_m2", '<invoke name="find>\n<parameter name="text">x</parameter>\n</invoke>'),
+        ("minimax_m2", "<invoke name='find>\n<parameter name='text>x</parameter>\n</invoke>"),
+        (
+            "deepseek_v4",
+            '<｜DSML｜invoke name="find><｜DSML｜parameter name="text>x</｜DSML｜parameter></｜DSML｜invoke>',
+        ),
+        ("minicpm5", '<function name="find><param name="text">x</param></function>'),
+    ],
+)
+def test_a_quote_that_is_not_closed_ends_with_its_tag(tool: str, text: str) -> None:
+    assert calls_of(read(FORMATS[tool], text)) == [("find", {"text": "x"})]
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,9 @@ def test_arguments_that_are_no_object_are_said() -> None:
     assert read('<tool_call>{"name": "find", "arguments": {"a": tru', "hermes", reason="length") == [
         Dropped(0, "find", "truncated")
     ]
-    assert read('<tool_call>{"na', "hermes") == [Dropped(None, "", "truncated")]
+    note = Dropped(None, "", "truncated")
+    assert read('<tool_call>{"na', "hermes") == [note, Content('{"na')]
+    assert read('<tool_call>{"na', "hermes", reason="length") == [note]
     both = '<tool_call>{"name": "now", "arguments": {}}</tool_call><tool_call>{"name": "find", "arguments": {"a'
     assert [type(item) for item in read(both, "hermes", reason="length")] == [Call, Dropped]
 

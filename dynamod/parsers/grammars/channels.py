@@ -116,6 +116,7 @@ class Muse(Harmony):
     def _body(self, other: type[Content] | type[Reasoning]) -> Steps[None]:
         """Calls, or text of kind `other`."""
         self.calls.begin()
+        self.calls.text_begins()
         opening = yield from self.reader.accept(*_Atem.openings)
         if opening:
             yield from self._invokes.read(opening)

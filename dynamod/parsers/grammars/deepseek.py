@@ -32,10 +32,10 @@ class DeepseekV31(Grammar):
         while True:
             calls.begin()
             if self.prefixed:
-                yield from reader.name(_SEPARATOR)
-                name, _ = yield from reader.name("\n", "```json")
+                yield from self.name(_SEPARATOR)
+                name, _ = yield from self.name("\n", "```json")
             else:
-                name, _ = yield from reader.name(_SEPARATOR)
+                name, _ = yield from self.name(_SEPARATOR)
             calls.start(name)
             if (yield from reader.peek()) == "`":
                 yield from reader.expect("```json")

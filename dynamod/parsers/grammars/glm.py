@@ -46,7 +46,7 @@ class Glm(Grammar):
 
     def body(self) -> Steps[None]:
         """The call after its marker, and its end."""
-        name, stop = yield from self.reader.name(*filter(None, (self.separator, self.key, self.call_end)))
+        name, stop = yield from self.name(*filter(None, (self.separator, self.key, self.call_end)))
         parameters = Parameters(self.calls, name)
         if stop == self.separator:
             stop = yield from self._next(parameters)

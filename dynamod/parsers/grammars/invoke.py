@@ -12,7 +12,7 @@ from .base import Grammar
 from .json_calls import json_calls
 from .parameters import Parameters
 
-_NAME = re.compile(r"""\b(?:name|tool|key)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+_NAME = re.compile(r"""\b(?:name|tool|key)\s*=\s*(?:"([^"]*)(?:"|$)|'([^']*)(?:'|$)|([^\s"'>]+))""")
 _ENTITIES = {"&quot;": '"', "&apos;": "'"}
 _LONGEST_ENTITY = 6
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
@@ -213,7 +213,7 @@ class Step3(Minimax):
 
 
 def attribute(tag: str) -> str:
-    """The name in a tag. Raises Malformed where it has none."""
+    """The name in a tag, which also ends a quote that is not closed. Raises Malformed where it has none."""
     match = _NAME.search(tag)
     name = html.unescape(next(filter(None, match.groups()), "")) if match else ""
     if not name:

@@ -36,7 +36,7 @@ class MinimaxM3(Minimax):
         while True:
             try:
                 yield from self.reader.expect(f"{_MARK}<")
-                key, _ = yield from self.reader.name(">")
+                key, _ = yield from self.name(">")
             except Ended:
                 raise parameters.unclosed() from None
             if key in ("/invoke", "/tool_call"):
