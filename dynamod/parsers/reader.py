@@ -103,9 +103,15 @@ class Reader:
         return text
 
     def back(self, text: str) -> None:
-        """Text in front of `held` again, which the next step reads."""
-        self.held = text + self.held
+        """The text that was read last, or stands for it, is unread again."""
         self.position -= len(text)
+        count = len(text)
+        while self.log and count:
+            last = self.log.pop()
+            if len(last) > count:
+                self.log.append(last[:-count])
+            count -= min(count, len(last))
+        self._unread(text)
 
     def logged(self) -> str:
         """What was logged."""
@@ -118,7 +124,10 @@ class Reader:
         read = self.logged()[kept:]
         self.position -= len(read)
         self.log = None
-        self.held = read + self.held
+        self._unread(read)
+
+    def _unread(self, text: str) -> None:
+        self.held = text + self.held
         if len(self.held) > SLICE_CHARS:
             text, self.held = self.held, self.held[:SLICE_CHARS]
             self._given.appendleft((text, SLICE_CHARS))
@@ -177,9 +186,11 @@ class Reader:
                 self.cut(limit + 1 - size)  # however the text was cut, the same is read, and so may be undone
                 raise Malformed
             if stop:
-                text = self.cut(end + len(stop))[:end]
                 if emit is not None:
-                    emit(text)
+                    emit(text := self.cut(end))
+                    self.cut(len(stop))
+                else:
+                    text = self.cut(end + len(stop))[:end]
                 return "".join((*parts, text)) if parts else text, stop
             if end:
                 parts.append(self.cut(end))

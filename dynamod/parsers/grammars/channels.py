@@ -13,6 +13,7 @@ from .parameters import Parameters, trimmed
 class _Rfl(Minimax):
     """`<rfl:parameter name="p">value</rfl:parameter>` up to the message's end."""
 
+    openings = ()
     parameter, parameter_end = "<rfl:parameter", "</rfl:parameter>"
     call_end = "<|call|>"
     outer = ("<|end|>", "<|return|>")

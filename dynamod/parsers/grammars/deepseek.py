@@ -20,6 +20,7 @@ class DeepseekV31(Grammar):
     quoted = True
     openings = ("<｜tool▁calls▁begin｜>", _CALL)
     closings = (_END, _LAST, _SEPARATOR)
+    ends = (_END, _LAST, *openings)
     prefixed: ClassVar[bool] = False
     """A call begins with its kind, and its name follows the separator."""
 

@@ -16,6 +16,7 @@ class Mistral(Grammar):
     quoted = True
     openings = ("[TOOL_CALLS]",)
     closings = ("[ARGS]", "[CALL_ID]", "</s>")
+    ends = ("</s>", "[TOOL_CALLS]")
     identify: ClassVar[Identify] = staticmethod(short_id)
 
     def read(self, opening: str) -> Steps[None]:

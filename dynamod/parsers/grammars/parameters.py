@@ -1,7 +1,9 @@
 """Calls whose parameters come one by one: their arguments are written as a JSON object, one parameter at a time."""
 
+from typing import NamedTuple
+
 from ..calls import Calls
-from ..reader import Ended
+from ..reader import Emit, Ended, Reader, Steps
 from ..typed import kinds, member, quoted, typed
 
 
@@ -97,3 +99,44 @@ class Pieces:
 def trimmed(text: str) -> str:
     """A value without the line break that formats write after the opening and in front of the closing marker."""
     return text.removeprefix("\n").removesuffix("\n")
+
+
+class Stops(NamedTuple):
+    """What ends a value: its closing tag `end`, or else one of the others, which stays unread.
+
+    `after`: markers of the next parameter. `begins`: words of which one is in front of each value. `outer`: markers of
+    the call's end, and of the next call.
+    """
+
+    end: str
+    after: tuple[str, ...]
+    begins: tuple[str, ...]
+    outer: tuple[str, ...]
+
+
+def tagged(reader: Reader, calls: Calls, stops: Stops, emit: Emit | None) -> Steps[str]:
+    """A value up to its closing tag. `emit`: gets the text in pieces, as far as it is certain.
+
+    A value may have a marker of `outer` in it. It ends there if another value begins before the closing tag, or if the
+    model ends the text. No text is looked at for that more than once: in front of each value is one of `begins`.
+    """
+    text, stop = yield from reader.until(stops.end, *stops.after, *stops.outer, emit=emit)
+    if stop == stops.end:
+        return text
+    if stop in stops.after:
+        reader.back(stop)
+        return text
+    more = [stop]
+    try:
+        _, last = yield from reader.until(stops.end, *stops.begins, *stops.after, emit=more.append)
+    except Ended:
+        if calls.reason != "stop":
+            raise
+        last = ""
+    if last == stops.end:
+        rest = "".join(more)
+        if emit is not None:
+            emit(rest)
+        return text + rest
+    reader.back("".join((*more, last)))
+    return text
