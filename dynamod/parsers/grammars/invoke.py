@@ -11,7 +11,7 @@ from ..reader import Emit, Ended, Malformed, Reader, Steps
 from ..writing import Parameter, Writing
 from .base import Grammar
 from .json_calls import json_calls
-from .parameters import Parameters, Stops, tagged
+from .parameters import Parameters, Pieces, Stops, tagged
 
 _NAME = re.compile(r"""\b(?:name|tool|key)\s*=\s*(?:"([^"]*)(?:"|$)|'([^']*)(?:'|$)|([^\s"'>]+))""")
 _ENTITIES = {"&quot;": '"', "&apos;": "'"}
@@ -174,7 +174,7 @@ class MiniCpm(Minimax):
 class XmlPieces:
     """Passes XML text or CDATA on as text, in pieces."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Pieces) -> None:
         self._emit = emit
         self._front: list[str] | None = []  # white space, and what may be the beginning of CDATA
         self._end = ""  # of CDATA; empty: the text is none
@@ -204,7 +204,7 @@ class XmlPieces:
         else:
             end = max(text.rfind("&"), 0) if "&" in text[-_LONGEST_ENTITY:].rpartition(";")[2] else len(text)
         self._held = text[end:]
-        self._emit(text[:end] if self._end else unescape(text[:end], _ENTITIES))
+        self._emit(text[:end] if self._end else unescape(text[:end], _ENTITIES), len(self._held))
 
 
 class Step3(Minimax):

@@ -81,8 +81,8 @@ class Pieces:
         self._begins = not filled
         self._break = ""  # a line break that may be the last
 
-    def __call__(self, text: str) -> None:
-        """The next piece."""
+    def __call__(self, text: str, unread: int = 0) -> None:
+        """The next piece. `unread`: as of `Calls.arguments`."""
         if self._front is not None:
             self._front.append(text)
             if not text or not (self._begins or text.strip()):
@@ -93,7 +93,7 @@ class Pieces:
         text = self._break + text
         self._break = "\n" if self._lines and text.endswith("\n") else ""
         if text := text.removesuffix(self._break):
-            self._parameters.more(self._name, text)
+            self._parameters.more(self._name, text, unread + len(self._break))
 
 
 def trimmed(text: str) -> str:
