@@ -104,9 +104,11 @@ class Reader:
 
     def back(self, text: str) -> None:
         """The text that was read last, or stands for it, is unread again."""
-        self.position -= len(text)
         count = len(text)
-        while self.log and count:
+        self.position -= count
+        if count > SLICE_CHARS and self.log:
+            self.log = [self.logged()[:-count]]
+        while self.log and 0 < count <= SLICE_CHARS:
             last = self.log.pop()
             if len(last) > count:
                 self.log.append(last[:-count])
