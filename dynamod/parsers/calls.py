@@ -1,5 +1,6 @@
 """Writes what a grammar has read: texts and calls, with their indices and ids."""
 
+import re
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
@@ -8,6 +9,7 @@ from .markers import Markers
 from .reader import Reader
 from .segments import Arguments, Broken, CallStart, Content, Dropped, Reasoning, Segment, ToolSpec
 
+_NAME = re.compile(r"[^\s\"{}]+").fullmatch
 Identify = Callable[[str, int], str]
 """The id of a call, of the choice's seed and the call's index."""
 
@@ -76,8 +78,8 @@ class Calls:
     """Segments that were not handed over yet (`out`), and the call that is being read.
 
     `pending`: a call has begun and is not complete. `open`: it was announced by a CallStart. `reason`: how the text has
-    ended, once it has. `started`: the reader's position where the open call was announced. `certain`: its arguments.
-    `another`: this region has had a complete call. `count`: calls that are complete, or were dropped.
+    ended, once it has. `started`: the reader's position where the call has begun, or its name was complete. `certain`:
+    its arguments. `another`: this region has had a complete call. `count`: calls that are complete, or were dropped.
     """
 
     def __init__(self, reader: Reader, tools: Sequence[ToolSpec], seed: str, identify: Identify) -> None:
@@ -107,9 +109,14 @@ class Calls:
     def begin(self) -> None:
         """A call begins here: when the text ends inside of it, that is said."""
         self.pending = True
+        self.started = self._reader.position
         if self.another:
             self.text_begins()
             self.another = False
+
+    def names(self, name: str) -> bool:
+        """Whether a text may be a tool's name: one quote too many makes one of all that follows it."""
+        return name in self.tools or _NAME(name) is not None
 
     def start(self, name: str, given: str = "") -> None:
         """The call's name is known. `given`: the id that the model wrote; used when no other call has it."""

@@ -167,11 +167,13 @@ class OutputParser:
                 late = grammar.closings if fresh else ()
             elif marker in thinking.openings:
                 thought.mark(True)
-            elif marker in thinking.closings or marker in thinking.around:
+            elif marker in thinking.closings:
                 thought.mark(False)
             elif grammar is not None and marker in grammar.closings:
                 thought.closing(marker, at)
                 late = after if thought.inside and at == place else ()
+            elif marker in thinking.around:
+                thought.mark(False)
             else:
                 fresh = False  # a special token: what is around it continues
 
@@ -272,10 +274,10 @@ class OutputParser:
                 reader.cut(len(reader.held))
                 self._undo()
                 return False
-            if calls.open and not (calls.rules.keeps_cut and calls.reason == "length"):
+            if calls.pending and not (calls.rules.keeps_cut and calls.reason == "length"):
                 at, marker = self._end_of_call(grammar, reader.logged() + reader.held)
                 # A text that is cut off may have markers in a string, unless they are special tokens.
-                own = calls.reason == "stop" and grammar.quoted
+                own = calls.reason == "stop"
                 if own or (marker and marker in self._words.special):
                     if calls.stays:
                         yield from self._stays(grammar)
@@ -290,7 +292,7 @@ class OutputParser:
         return True
 
     def _end_of_call(self, grammar: Grammar, text: str) -> tuple[int, str]:
-        """Where the text of this region has the first end marker of the open call, and which; "": it has none."""
+        """Where the text of this region has the first end marker of the call, and which; "": it has none."""
         if not (ends := grammar.call_ends()):
             return len(text), ""
         front = len(self._reader.logged()) - (self._reader.position - self._calls.started)
@@ -298,7 +300,7 @@ class OutputParser:
         return front + at, marker
 
     def _broken(self, at: int, marker: str, why: str) -> None:
-        """The open call is none: its text is content up to its end marker, and what follows that is read again.
+        """The call is none: its text is content up to its end marker, and what follows that is read again.
 
         Above a bound, calls are not looked for in what follows.
         """

@@ -6,7 +6,7 @@ which has the whole text, and its state is the place where it waits.
 
 import re
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -27,6 +27,7 @@ LONGEST_SCALAR = 4000
 _STRUCTURE = re.compile(r'["}\]]|[{\[]+').search
 _IN_STRING = re.compile(r'["\\]').search
 _PLAIN_STRING = re.compile(r'"[^"\\\x00-\x1f\ud800-\udfff]*+"').match
+_TWO_WORDS = re.compile(r"\s*+\S++\s++\S").match
 _SCALAR_ENDS = re.compile(r"[\s,}\]<;]")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _PAIR = {"}": "{", "]": "["}
@@ -102,9 +103,17 @@ class Reader:
         return text
 
     def back(self, text: str) -> None:
-        """Text in front of `held` again, which the next step reads."""
-        self.held = text + self.held
-        self.position -= len(text)
+        """The text that was read last, or stands for it, is unread again."""
+        count = len(text)
+        self.position -= count
+        if count > SLICE_CHARS and self.log:
+            self.log = [self.logged()[:-count]]
+        while self.log and 0 < count <= SLICE_CHARS:
+            last = self.log.pop()
+            if len(last) > count:
+                self.log.append(last[:-count])
+            count -= min(count, len(last))
+        self._unread(text)
 
     def logged(self) -> str:
         """What was logged."""
@@ -117,7 +126,10 @@ class Reader:
         read = self.logged()[kept:]
         self.position -= len(read)
         self.log = None
-        self.held = read + self.held
+        self._unread(read)
+
+    def _unread(self, text: str) -> None:
+        self.held = text + self.held
         if len(self.held) > SLICE_CHARS:
             text, self.held = self.held, self.held[:SLICE_CHARS]
             self._given.appendleft((text, SLICE_CHARS))
@@ -176,9 +188,11 @@ class Reader:
                 self.cut(limit + 1 - size)  # however the text was cut, the same is read, and so may be undone
                 raise Malformed
             if stop:
-                text = self.cut(end + len(stop))[:end]
                 if emit is not None:
-                    emit(text)
+                    emit(text := self.cut(end))
+                    self.cut(len(stop))
+                else:
+                    text = self.cut(end + len(stop))[:end]
                 return "".join((*parts, text)) if parts else text, stop
             if end:
                 parts.append(self.cut(end))
@@ -187,11 +201,24 @@ class Reader:
                     emit(parts[-1])
             yield
 
-    def name(self, *stops: str) -> Steps[tuple[str, str]]:
-        """A word without white space inside, and the stop after it. Raises Malformed when it is none."""
-        text, stop = yield from self.until(*stops, limit=LONGEST_NAME)
-        name = text.strip().strip("\"'")
-        if len(name.split()) != 1:
+    def name(self, *stops: str, never: Sequence[str] = ()) -> Steps[tuple[str, str]]:
+        """A word without white space inside, and the stop after it. Raises Malformed when it is none.
+
+        `never`: words that no name has. What is read of a text that is no name is the same however it was cut.
+        """
+        find = markers(*stops, *never).find
+        while True:
+            end, stop = find(self.held, False)
+            words = _TWO_WORDS(self.held, 0, end)
+            least = min(words.end() if words is not None else end, LONGEST_NAME + 1)
+            if least <= LONGEST_NAME and words is None and stop in stops:
+                break
+            if least > LONGEST_NAME or words is not None or stop:
+                self.cut(least)
+                raise Malformed
+            yield from self.more()
+        name = self.cut(end + len(stop))[:end].strip().strip("\"'")
+        if not name:
             raise Malformed
         return name, stop
 

@@ -122,10 +122,28 @@ def literal(text: str) -> tuple[str, str] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that Python does not know
-            value = ast.literal_eval(text)
+            value = _python(text)
         return msgspec.json.encode(value).decode(), _kind(value)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError):
         return None
+
+
+class _Ordered(ast.NodeTransformer):
+    """Sets become lists of their different members, in the order of the text."""
+
+    def visit_Set(self, node: ast.Set) -> ast.List:
+        members: dict[object, ast.expr] = {}
+        for one in node.elts:
+            members.setdefault(ast.literal_eval(one), one)
+        return ast.List(list(members.values()), ast.Load())
+
+
+def _python(text: str) -> object:
+    """The value of a Python literal. A set's order differs between processes, so a list stands for it."""
+    if "{" not in text:
+        return ast.literal_eval(text)
+    tree = ast.parse(text.lstrip(" \t"), mode="eval")
+    return ast.literal_eval(_Ordered().visit(tree))
 
 
 def _kind(value: object) -> str:

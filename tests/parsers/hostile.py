@@ -39,6 +39,9 @@ HOSTILE: dict[str, Callable[[str, str], Repeat]] = {
     "a bare value of structure": lambda opening, call: (
         lambda size: re.sub("([\"'])xyz\\1", "[{" * (size // 2), call, count=1)
     ),
+    "values without closing tags": lambda opening, call: repeated(re.sub("(xyz\n?)[^<]*<[^>]*>", "\\1", call)),
+    "a call's end in values": lambda opening, call: repeated(f"{call.partition('xyz')[0]}{call[-20:]}xyz"),
+    "a call's end and text": lambda opening, call: repeated("word. ", f"{call.partition('xyz')[0]}{call[-20:]}"),
     "no markers": lambda opening, call: repeated("word, more. "),
 }
 

@@ -1,10 +1,12 @@
 """Calls whose arguments are no JSON: what the model wrote is content, and what follows it is read."""
 
 import json
+import re
 
 import pytest
 
 from dynamod.parsers import Call, Content, Dropped, assemble, make_parser
+from dynamod.parsers.grammars import grammar_class
 from tests.parsers.vectors import FORMATS, TOOLS, Format
 
 WRONG = '{"text": "a"b", "count": 1}'
@@ -20,7 +22,7 @@ def read(form: Format, text: str, reason: str = "stop", special: tuple[str, ...]
     """What is read is the same however the text is cut."""
     wholes = []
     for size in (1, 7, len(text)):
-        parser = make_parser(form.tool, None, TOOLS, seed="s", special=special)
+        parser = make_parser(form.tool, None, TOOLS, seed="s", prompt=form.prompt, special=special)
         pieces = [text[at : at + size] for at in range(0, len(text), size)]
         wholes.append(assemble([one for piece in pieces for one in parser.feed(piece)] + parser.finish(reason)))
     assert wholes[0] == wholes[1] == wholes[2]
@@ -108,6 +110,91 @@ WEATHER = '{"name": "find", "parameters": {"text": "x"}}'
 
 
 @pytest.mark.parametrize(
+    "name", ["hermes", "nemotron_deci", "longcat", "internlm", "gigachat3", "jamba", "granite_20b_fc", "inkling"]
+)
+def test_a_broken_call_whose_name_comes_last_costs_one_call(name: str) -> None:
+    form = FORMATS[name]
+    whole = form.calls([("find", {"text": "x"})])
+    broken = re.sub('("name": "find"), (.*})(?=})', "\\2, \\1", whole).replace('"x"', '"a"b"')
+    assert '"a"b"}, "name": "find"}' in broken
+    found = read(form, f"{broken}\nYes.\n{whole}")
+    assert calls_of(found) == [("find", {"text": "x"})]
+    assert [one for one in found if isinstance(one, Dropped)] == [Dropped(None, "", "malformed")]
+    assert '"a"b"' in text_of(found)
+    assert text_of(found).count("Yes.") == 1
+    cut = broken + "\nYes." + whole[: len(whole) // 2]
+    assert text_of(read(form, cut, "length")).count("Yes.") == 0, "it may be data"
+
+
+@pytest.mark.parametrize(
+    ("tool", "broken", "content"),
+    [
+        ("hermes", '<tool_call>\n{"name": "find}\n</tool_call>', '{"name": "find}\n'),
+        ("hermes", '<tool_call>{"name": "find}</tool_call>', '{"name": "find}'),
+        ("hermes", '<tool_call>{"name": "find it", "arguments": {}}</tool_call>',
+         '{"name": "find it", "arguments": {}}'),
+        ("apertus", '<|tools_prefix|>[{"find: {"text": "x"}}]<|tools_suffix|>', '[{"find: {"text": "x"}}]'),
+        ("gemma4", "<|tool_call>call:find<tool_call|>", "call:find"),
+        ("kimi_k2", '<|tool_call_begin|>functions.find:0{"text":"x"}<|tool_call_end|>', 'functions.find:0{"text":"x"}'),
+        ("deepseek_v3_1", '<｜tool▁call▁begin｜>find{"text":"x"}<｜tool▁call▁end｜>', 'find{"text":"x"}'),
+        ("mistral names", "[TOOL_CALLS] I will now call it. </s>", " I will now call it. "),
+        ("plamo3", "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>find"
+         "<|plamo:end_tool_request:plamo|>", "find"),
+        ("qwen3_coder", "<function=find<parameter=count>5</parameter></function>", "findcount>5"),
+        ("glm45", "<tool_call>I will now call it.</tool_call>", "I will now call it."),
+    ],
+)  # fmt: skip
+def test_a_call_without_the_end_of_its_name_is_content(tool: str, broken: str, content: str) -> None:
+    form = FORMATS[tool]
+    for after in ("", "Yes."):
+        found = read(form, f"{broken}{after}")
+        assert text_of(found).removeprefix("\n") == content + after
+        assert not [one for one in found if isinstance(one, Dropped) and one.why == "truncated"]
+    found = read(form, broken + form.calls([("find", {"text": "x"})]))
+    assert calls_of(found) == [("find", {"text": "x"})]
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("hermes", '{"name": "fi'),
+        ("glm45", "find"),
+        ("mistral names", "find"),
+        ("minimax_m2", ' name="fi'),
+        ("qwen3_coder plain", "fi"),
+        ("gemma4", "call:fi"),
+        ("kimi_k2", "functions.fi"),
+        ("deepseek_v3_1", "fi"),
+        ("deepseek_v3", "function<｜tool▁sep｜>fi"),
+        ("mistral ids", "find[CALL_ID]id"),
+    ],
+)
+def test_a_name_that_the_model_ends_in_is_content(tool: str, text: str) -> None:
+    form = FORMATS[tool]
+    opening = [one for one in grammar_class(form.tool).openings if one in form.calls([("find", {})])][-1]
+    content = re.sub(r"<｜.*?｜>|\[.*?\]", "", text).lstrip()
+    note = Dropped(None, "", "truncated")
+    assert read(form, f"So: {opening}{text}") == [Content("So: "), note, Content(content)]
+    assert read(form, f"So: {opening}{text}", "length") == [Content("So: "), note]
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("minimax_m2", '<invoke name="find>\n<parameter name="text">x</parameter>\n</invoke>'),
+        ("minimax_m2", "<invoke name='find>\n<parameter name='text>x</parameter>\n</invoke>"),
+        (
+            "deepseek_v4",
+            '<｜DSML｜invoke name="find><｜DSML｜parameter name="text>x</｜DSML｜parameter></｜DSML｜invoke>',
+        ),
+        ("minicpm5", '<function name="find><param name="text">x</param></function>'),
+    ],
+)
+def test_a_quote_that_is_not_closed_ends_with_its_tag(tool: str, text: str) -> None:
+    assert calls_of(read(FORMATS[tool], text)) == [("find", {"text": "x"})]
+
+
+@pytest.mark.parametrize(
     ("tool", "text", "content"),
     [
         (
@@ -173,3 +260,98 @@ def test_values_of_tags_that_the_schema_knows_better(parameter: str, wanted: obj
     inner = f"<｜DSML｜parameter {parameter}</｜DSML｜parameter>"
     text = f'<｜DSML｜tool_calls><｜DSML｜invoke name="find">{inner}</｜DSML｜invoke></｜DSML｜tool_calls>'
     assert calls_of(read(FORMATS["deepseek_v4"], text)) == [("find", wanted)]
+
+
+CLOSINGS = {
+    **dict.fromkeys(("glm45", "glm47", "hunyuan", "hy_v4", "iquest_q1"), "</arg_value>"),
+    **dict.fromkeys(("minimax_m2", "dots", "qwen3_coder", "mimo", "seed_oss"), "</parameter>"),
+    **dict.fromkeys(("deepseek_v3_2", "deepseek_v4"), "</｜DSML｜parameter>"),
+    "hunyuan suffix": "</arg_value:opensource>",
+    "k2_horizon": "</ifm|arg_value>",
+    "k2_horizon types": "</ifm|arg_value>",
+    "solar_open2": "<|tool_arg:end|>",
+    "deepseek_v4_1": "</｜DSML｜ parameter>",
+    "gigachat35": "</｜GCML｜parameter>",
+    "kimi_k3": "<|close|>argument<|sep|>",
+    "minicpm5": "</param>",
+    "step3": "</steptml:parameter>",
+    "muse_glimmer": "</atem:parameter>",
+    "beam": "</rfl:parameter>",
+    "minimax_m3": "]<]minimax[>[</text>",
+}
+"""The closing tag of a value, by format."""
+
+
+def tags(*but: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("name", "closing"), [one for one in CLOSINGS.items() if one[0] not in but])
+
+
+def unclosed(form: Format, closing: str, arguments: dict[str, object]) -> str:
+    """A call in which the text `xyz` has no closing tag."""
+    whole = form.calls([("find", arguments)])
+    text = re.sub(f"xyz(\\n?){re.escape(closing)}", "xyz\\1", whole)
+    assert len(text) == len(whole) - len(closing)
+    return text
+
+
+def stripped(found: list[object]) -> list[tuple[str, object]]:
+    """The calls, without the line breaks that may be part of a value."""
+    return [
+        (name, {key: value.strip() if isinstance(value, str) else value for key, value in given.items()})
+        for name, given in calls_of(found)
+        if isinstance(given, dict)
+    ]
+
+
+@tags()
+def test_a_value_without_its_closing_tag_ends_with_its_call(name: str, closing: str) -> None:
+    form = FORMATS[name]
+    text = unclosed(form, closing, {"count": 1, "text": "xyz"})
+    first = ("find", {"count": 1, "text": "xyz"})
+    assert stripped(read(form, text)) == [first]
+    for between in ("", "Yes."):
+        said = form.say.format(between) if between else ""
+        found = read(form, text + said + form.calls([("find", {"text": "x"})]))
+        assert stripped(found) == [first, ("find", {"text": "x"})]
+        assert text_of(found).strip() == between
+    assert text_of(read(form, text + form.say.format("Yes."))).strip() == "Yes."
+
+
+@tags("minimax_m3")  # a tag in its value is a part of the value
+def test_a_value_without_its_closing_tag_ends_in_front_of_the_next(name: str, closing: str) -> None:
+    form = FORMATS[name]
+    wanted = [("find", {"text": "xyz", "count": 1})]
+    assert stripped(read(form, unclosed(form, closing, {"text": "xyz", "count": 1}))) == wanted
+
+
+@tags("qwen3_coder", "mimo", "seed_oss", "beam", "minimax_m3")  # such a marker ends their values
+def test_a_value_may_have_the_end_of_a_call_in_it(name: str, closing: str) -> None:
+    form = FORMATS[name]
+    end = form.calls([("find", {"text": "xyz"})]).partition(closing)[2].strip()
+    whole = form.calls([("find", {"text": "xyz", "count": 1})])
+    for value in (f"say {end} and go", f"{end}{end} on", f"say {end}"):
+        text = whole.replace("xyz", value)
+        assert calls_of(read(form, text)) == [("find", {"text": value, "count": 1})]
+        assert [type(one) for one in read(form, text.partition(closing)[0], "length")] == [Dropped]
+
+
+@pytest.mark.parametrize("name", CLOSINGS)
+def test_a_value_that_the_model_ends_in_is_content(name: str) -> None:
+    form = FORMATS[name]
+    text = form.calls([("find", {"count": 1, "text": "xyz"})]).partition("xyz")[0] + "xyz"
+    found = read(form, text)
+    assert found[0] == Dropped(0, "find", "truncated")
+    assert text_of(found).endswith("xyz")
+    assert read(form, text, "length") == [found[0]]
+
+
+@pytest.mark.parametrize("name", ["glm45", "hunyuan", "k2_horizon", "k2_horizon types"])
+def test_a_key_without_its_closing_tag(name: str) -> None:
+    form = FORMATS[name]
+    for tag in ("arg_key", "arg_type"):
+        text = re.sub(f"</(ifm.)?{tag}>", "", form.calls([("find", {"text": "x", "count": 1})]))
+        assert stripped(read(form, text)) == [("find", {"text": "x", "count": 1})]
+    cut = form.calls([("find", {"text": "x"})]).partition("text")[0]
+    found = read(form, f"{cut}{form.calls([('now', {})])}Yes.")
+    assert calls_of(found) == [("now", {})]
+    assert text_of(found).endswith("Yes.")

@@ -89,10 +89,16 @@ def test_an_unknown_name_lists_the_known_ones(tool, reasoning) -> None:
          [Reasoning("a"), Content("b")]),
         ("beam", "", "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|return|>",
          [Reasoning("a"), Content("b")]),
+        ("kimi_k3", "", "<|open|>think<|sep|>a<|close|>think<|sep|><|open|>response<|sep|>b<|close|>response<|sep|>"
+         "<|close|>message<|sep|>", [Reasoning("a"), Content("b")]),
+        ("cohere_command", "", "<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>b<|END_RESPONSE|>",
+         [Reasoning("a"), Content("b")]),
     ],
 )  # fmt: skip
 def test_reasoning(reasoning, prompt, text, made) -> None:
     assert read(text, None, reasoning, prompt=prompt) == made
+    special = ["<|open|>", "<|close|>", "<|sep|>"]
+    assert read(text, None, reasoning, prompt=prompt, special=special) == made
     parser = make_parser(None, reasoning, prompt=prompt)
     assert assemble([piece for one in text for piece in parser.feed(one)] + parser.finish()) == made
 
@@ -181,7 +187,9 @@ def test_arguments_that_are_no_object_are_said() -> None:
     assert read('<tool_call>{"name": "find", "arguments": {"a": tru', "hermes", reason="length") == [
         Dropped(0, "find", "truncated")
     ]
-    assert read('<tool_call>{"na', "hermes") == [Dropped(None, "", "truncated")]
+    note = Dropped(None, "", "truncated")
+    assert read('<tool_call>{"na', "hermes") == [note, Content('{"na')]
+    assert read('<tool_call>{"na', "hermes", reason="length") == [note]
     both = '<tool_call>{"name": "now", "arguments": {}}</tool_call><tool_call>{"name": "find", "arguments": {"a'
     assert [type(item) for item in read(both, "hermes", reason="length")] == [Call, Dropped]
 
@@ -275,6 +283,9 @@ def test_special_tokens_are_dropped_and_arguments_stream() -> None:
         ("3.14", {"type": "float"}, 3.14),
         ("5", {"type": "str"}, "5"),
         ("5", {"type": "int"}, 5),
+        ("{'u', 'b', 'u', 'a', 'c'}", {"type": "array"}, ["u", "b", "a", "c"]),
+        ("{'k': [{'z', 'y'}, {3, 1}]}", {}, {"k": [["z", "y"], [3, 1]]}),
+        ("{[1]}", {}, "{[1]}"),
     ],
 )
 def test_values_have_the_schemas_type(text, schema, made) -> None:

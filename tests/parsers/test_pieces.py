@@ -153,3 +153,21 @@ def test_a_text_that_ends_in_an_escape_is_the_same_however_it_is_cut() -> None:
     made = assemble(parse(FORMATS["lfm2"], text, None))
     assert made == assemble(parse(FORMATS["lfm2"], text, []))
     assert [one.arguments for one in made if isinstance(one, Call)] == ['{"count": 1, "text": "abc\\']
+
+
+RFL = '<|start|>assistant to=find<|message|><rfl:parameter name="text">'
+M3 = "]<]minimax[>["
+
+
+@pytest.mark.parametrize(
+    ("tool", "text", "want"),
+    [
+        ("beam", f"{RFL}\nx\n</rfl:p", '{"text": "x\n</rfl:p'),
+        ("minimax_m3", f'{M3}<invoke name="find">{M3}<text>a\n{M3}<b>', f'{{"text": "a\n{M3}<b>'),
+    ],
+)
+def test_what_a_value_ends_in_is_the_same_however_it_is_cut(tool: str, text: str, want: str) -> None:
+    for sizes in (None, [], [5] * 60, [len(text) - 3]):
+        for pieces in (True, False):
+            made = assemble(parse(FORMATS[tool], text, sizes, pieces=pieces))
+            assert [one.arguments for one in made if isinstance(one, Call)] == [want], sizes

@@ -67,6 +67,10 @@ class Grammar(ABC):
         """Markers up to which a broken call goes."""
         return cls.call_ends() or cls.ends or (*cls.closings[:1], *cls.openings)
 
+    def name(self, *stops: str) -> Steps[tuple[str, str]]:
+        """A tool's or a parameter's name, and the stop after it. Raises Malformed where another marker comes first."""
+        return self.reader.name(*stops, never=(*self.openings, *self.closings))
+
     @abstractmethod
     def read(self, opening: str) -> Steps[None]:
         """Reads the calls after an opening marker ("": there is none, and the next character is one of `bare`).

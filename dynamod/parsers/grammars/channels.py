@@ -13,6 +13,7 @@ from .parameters import Parameters, trimmed
 class _Rfl(Minimax):
     """`<rfl:parameter name="p">value</rfl:parameter>` up to the message's end."""
 
+    openings = ()
     parameter, parameter_end = "<rfl:parameter", "</rfl:parameter>"
     call_end = "<|call|>"
     outer = ("<|end|>", "<|return|>")
@@ -116,6 +117,7 @@ class Muse(Harmony):
     def _body(self, other: type[Content] | type[Reasoning]) -> Steps[None]:
         """Calls, or text of kind `other`."""
         self.calls.begin()
+        self.calls.text_begins()
         opening = yield from self.reader.accept(*_Atem.openings)
         if opening:
             yield from self._invokes.read(opening)

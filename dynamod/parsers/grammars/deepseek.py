@@ -20,6 +20,7 @@ class DeepseekV31(Grammar):
     quoted = True
     openings = ("<｜tool▁calls▁begin｜>", _CALL)
     closings = (_END, _LAST, _SEPARATOR)
+    ends = (_END, _LAST, *openings)
     prefixed: ClassVar[bool] = False
     """A call begins with its kind, and its name follows the separator."""
 
@@ -32,10 +33,10 @@ class DeepseekV31(Grammar):
         while True:
             calls.begin()
             if self.prefixed:
-                yield from reader.name(_SEPARATOR)
-                name, _ = yield from reader.name("\n", "```json")
+                yield from self.name(_SEPARATOR)
+                name, _ = yield from self.name("\n", "```json")
             else:
-                name, _ = yield from reader.name(_SEPARATOR)
+                name, _ = yield from self.name(_SEPARATOR)
             calls.start(name)
             if (yield from reader.peek()) == "`":
                 yield from reader.expect("```json")

@@ -45,7 +45,7 @@ class Qwen3Coder(Grammar):
 
     def _function(self) -> Steps[None]:
         reader = self.reader
-        name, _ = yield from reader.name(">")
+        name, _ = yield from self.name(">")
         parameters = Parameters(self.calls, name)
         try:
             first = yield from reader.peek()
@@ -61,7 +61,7 @@ class Qwen3Coder(Grammar):
                 raise parameters.unclosed() from None
             if tag != "<parameter=":
                 break
-            key, _ = yield from reader.name(">")
+            key, _ = yield from self.name(">")
             emit = parameters.string(key, lines=self.lines)
             value, stop = yield from reader.until("</parameter>", "<parameter=", "</function>", emit=emit)
             if stop != "</parameter>":

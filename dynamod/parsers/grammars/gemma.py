@@ -30,7 +30,7 @@ class Gemma(Grammar):
         reader = self.reader
         self.calls.begin()
         yield from reader.expect("call:")
-        name, _ = yield from reader.name("{")
+        name, _ = yield from self.name("{")
         parameters = Parameters(self.calls, name)
         if (yield from reader.peek()) == "}":
             reader.cut(1)

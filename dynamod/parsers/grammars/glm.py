@@ -3,12 +3,13 @@
 from functools import lru_cache
 from typing import ClassVar
 
-from ..reader import Ended, Steps
+from ..calls import Calls
+from ..reader import Ended, Malformed, Reader, Steps
 from ..typed import kinds, member, typed_as
 from ..writing import Parameter, Writing
 from .base import Grammar
 from .json_calls import json_calls
-from .parameters import Parameters
+from .parameters import Parameters, Stops, tagged
 
 
 class Glm(Grammar):
@@ -37,6 +38,10 @@ class Glm(Grammar):
     kind_begin: ClassVar[str] = ""
     kind_end: ClassVar[str] = ""
 
+    def __init__(self, reader: Reader, calls: Calls) -> None:
+        super().__init__(reader, calls)
+        self._stops = self.stops()
+
     def read(self, opening: str) -> Steps[None]:
         """One call, perhaps after the marker of several."""
         self.calls.begin()
@@ -46,7 +51,7 @@ class Glm(Grammar):
 
     def body(self) -> Steps[None]:
         """The call after its marker, and its end."""
-        name, stop = yield from self.reader.name(*filter(None, (self.separator, self.key, self.call_end)))
+        name, stop = yield from self.name(*filter(None, (self.separator, self.key, self.call_end)))
         parameters = Parameters(self.calls, name)
         if stop == self.separator:
             stop = yield from self._next(parameters)
@@ -65,18 +70,35 @@ class Glm(Grammar):
     def _pair(self, parameters: Parameters) -> Steps[None]:
         """A key and its value."""
         reader, kind = self.reader, ""
-        key, _ = yield from reader.until(self.key_end or self.value)
-        if self.key_end:
+        key, marker = yield from self._word(self.key_end, self.value, self.kind_begin)
+        if marker == self.key_end:
             marker = yield from reader.expect(*filter(None, (self.value, self.kind_begin)))
+        if marker != self.value:
+            kind, marker = yield from self._word(self.kind_end, self.value)
             if marker != self.value:
-                kind, _ = yield from reader.until(self.kind_end)
                 yield from reader.expect(self.value)
         key, schema = key.strip(), parameters.schema
-        text, _ = yield from reader.until(self.value_end, emit=parameters.string(key))
+        text = yield from tagged(reader, self.calls, self._stops, parameters.string(key))
         if kind and not kinds(member(schema, key, schema), schema):
             parameters.add_json(key, typed_as(text, {"type": kind.partition("[")[0].strip().lower()}, schema))
         else:
             parameters.add(key, text)
+
+    def _word(self, *ends: str) -> Steps[tuple[str, str]]:
+        """A key or a type, and which of `ends` comes after it. Raises Malformed where another marker comes first."""
+        text, stop = yield from self.reader.until(*ends, self.key, self.call_end, *self.openings)
+        if stop not in ends:
+            self.reader.back(stop)
+            raise Malformed
+        return text, stop
+
+    @classmethod
+    def stops(cls) -> Stops:
+        """What ends a value."""
+        inner = (cls.key, cls.value)
+        others = {*inner, cls.key_end, cls.value_end, cls.kind_begin, cls.kind_end, cls.separator}
+        outer = tuple(word for word in (*cls.closings, *cls.openings) if word not in others)
+        return Stops(cls.value_end, inner, inner, outer)
 
 
 class Iquest(Glm):

@@ -5,14 +5,15 @@ import re
 from typing import ClassVar
 from xml.sax.saxutils import unescape
 
+from ..calls import Calls
 from ..markers import markers
-from ..reader import Emit, Ended, Malformed, Steps
+from ..reader import Emit, Ended, Malformed, Reader, Steps
 from ..writing import Parameter, Writing
 from .base import Grammar
 from .json_calls import json_calls
-from .parameters import Parameters
+from .parameters import Parameters, Pieces, Stops, tagged
 
-_NAME = re.compile(r"""\b(?:name|tool|key)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+_NAME = re.compile(r"""\b(?:name|tool|key)\s*=\s*(?:"([^"]*)(?:"|$)|'([^']*)(?:'|$)|([^\s"'>]+))""")
 _ENTITIES = {"&quot;": '"', "&apos;": "'"}
 _LONGEST_ENTITY = 6
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
@@ -24,7 +25,7 @@ class Minimax(Grammar):
 
     `call`, `parameter`: how their tags begin; `tag_end`: how tags end; `call_end`, `parameter_end`: their closing tags.
     `front`: words that may stand in front of a call, in this order. `outer`: markers that end a call whose closing tag
-    is missing; empty: all closings do. `value_stops`: markers that end a value whose closing tag is missing.
+    is missing; empty: all closings do. `value_stops`: markers that no value has.
     """
 
     writing = Writing(
@@ -44,6 +45,10 @@ class Minimax(Grammar):
     front: ClassVar[tuple[str, ...]] = ()
     outer: ClassVar[tuple[str, ...]] = ()
     value_stops: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, reader: Reader, calls: Calls) -> None:
+        super().__init__(reader, calls)
+        self._stops = self.stops()
 
     def read(self, opening: str) -> Steps[None]:
         """The calls between the outer markers."""
@@ -87,10 +92,14 @@ class Minimax(Grammar):
 
     def value(self, emit: Emit | None) -> Steps[str]:
         """A parameter's text, up to its closing tag. `emit`: gets the text in pieces."""
-        text, stop = yield from self.reader.until(self.parameter_end, *self.value_stops, emit=emit)
-        if stop != self.parameter_end:
-            self.reader.back(stop)
-        return text
+        return (yield from tagged(self.reader, self.calls, self._stops, emit))
+
+    @classmethod
+    def stops(cls) -> Stops:
+        """What ends a value."""
+        after = cls.value_stops or tuple(f"{cls.parameter.rstrip()} {word}=" for word in ("name", "key"))
+        outer = (cls.call_end, *(cls.outer or cls.closings), *cls.openings)
+        return Stops(cls.parameter_end, after, (cls.parameter,), outer)
 
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
         """One parameter. `tag`: its attributes."""
@@ -135,16 +144,23 @@ class MiniCpm(Minimax):
 
     def value(self, emit: Emit | None) -> Steps[str]:
         """A parameter's text; CDATA may have the closing tag inside."""
-        text = yield from super().value(emit)
-        if not text.lstrip().startswith(_CDATA) or _CDATA_END in text:
-            return text
-        parts, tail = [text], text[-len(_CDATA_END) :]
-        while _CDATA_END not in tail:
-            if emit is not None:
-                emit(self.parameter_end)
-            parts += self.parameter_end, (yield from super().value(emit))
-            tail = "".join(parts[-2:])  # the end has no character of the closing tag at its front
-        return "".join(parts)
+        if not (yield from self._cdata()):
+            return (yield from super().value(emit))
+        text, end = yield from self.reader.until(_CDATA_END, emit=emit)
+        if emit is not None:
+            emit(end)
+        return text + end + (yield from super().value(emit))
+
+    def _cdata(self) -> Steps[bool]:
+        """Whether CDATA comes next, after a little white space."""
+        while True:
+            held = self.reader.held
+            front = held.lstrip()
+            if len(held) - len(front) > LONGEST_TAG or not _CDATA.startswith(front[: len(_CDATA)]):
+                return False
+            if len(front) >= len(_CDATA):
+                return True
+            yield from self.reader.more()
 
     def add(self, parameters: Parameters, name: str, tag: str, value: str) -> None:
         """One parameter."""
@@ -158,7 +174,7 @@ class MiniCpm(Minimax):
 class XmlPieces:
     """Passes XML text or CDATA on as text, in pieces."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Pieces) -> None:
         self._emit = emit
         self._front: list[str] | None = []  # white space, and what may be the beginning of CDATA
         self._end = ""  # of CDATA; empty: the text is none
@@ -188,7 +204,7 @@ class XmlPieces:
         else:
             end = max(text.rfind("&"), 0) if "&" in text[-_LONGEST_ENTITY:].rpartition(";")[2] else len(text)
         self._held = text[end:]
-        self._emit(text[:end] if self._end else unescape(text[:end], _ENTITIES))
+        self._emit(text[:end] if self._end else unescape(text[:end], _ENTITIES), len(self._held))
 
 
 class Step3(Minimax):
@@ -213,7 +229,7 @@ class Step3(Minimax):
 
 
 def attribute(tag: str) -> str:
-    """The name in a tag. Raises Malformed where it has none."""
+    """The name in a tag, which also ends a quote that is not closed. Raises Malformed where it has none."""
     match = _NAME.search(tag)
     name = html.unescape(next(filter(None, match.groups()), "")) if match else ""
     if not name:

@@ -59,7 +59,7 @@ def json_call(reader: Reader, calls: Calls, known: Iterable[str] | None = None) 
         first = yield from reader.peek()
         if key in NAMES and first == '"' and not name:
             name = str(decoded((yield from reader.value())))
-            if not name or (known is not None and name not in known):
+            if not calls.names(name) or (known is not None and name not in known):
                 raise Malformed
             calls.start(name, given)
             if early:
@@ -74,7 +74,7 @@ def json_call(reader: Reader, calls: Calls, known: Iterable[str] | None = None) 
         elif key == "function" and first == "{" and not name:
             function = msgspec.json.decode((yield from reader.value()))
             name, value = str(function.get("name") or ""), function.get("arguments")
-            if not name or (known is not None and name not in known):
+            if not calls.names(name) or (known is not None and name not in known):
                 raise Malformed
             inner = _object(msgspec.json.encode(value).decode())
             calls.start(name, given)
@@ -128,7 +128,7 @@ def python_call(reader: Reader, calls: Calls, *ends: str) -> Steps[None]:
     value = literal(text.strip())
     called = decoded(value[0]) if value is not None else None
     name = called.get("name") if isinstance(called, dict) else None
-    if not isinstance(name, str) or not isinstance(called, dict):
+    if not isinstance(name, str) or not isinstance(called, dict) or not calls.names(name):
         raise Malformed
     given = next((called[key] for key in ARGUMENTS if key in called), None)
     inner = _object(msgspec.json.encode(given).decode())
@@ -143,11 +143,11 @@ def keyed_calls(reader: Reader, calls: Calls) -> Steps[None]:
     while True:
         calls.begin()
         yield from reader.expect("{")
-        name = decoded((yield from _string(reader)))
-        if not name:
+        name = str(decoded((yield from _string(reader))))
+        if not calls.names(name):
             raise Malformed
         yield from reader.expect(":")
-        calls.start(str(name))
+        calls.start(name)
         yield from arguments(reader, calls)
         yield from reader.accept("}")
         if not several:

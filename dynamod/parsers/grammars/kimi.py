@@ -32,7 +32,7 @@ class Kimi(Grammar):
             yield from reader.expect(_CALL)
         while True:
             calls.begin()
-            given, _ = yield from reader.name(_ARGUMENTS)
+            given, _ = yield from self.name(_ARGUMENTS)
             name = given.rpartition(":")[0] or given
             name = name.removeprefix("functions.")
             if not name:

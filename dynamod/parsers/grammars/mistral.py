@@ -16,6 +16,7 @@ class Mistral(Grammar):
     quoted = True
     openings = ("[TOOL_CALLS]",)
     closings = ("[ARGS]", "[CALL_ID]", "</s>")
+    ends = ("</s>", "[TOOL_CALLS]")
     identify: ClassVar[Identify] = staticmethod(short_id)
 
     def read(self, opening: str) -> Steps[None]:
@@ -25,10 +26,10 @@ class Mistral(Grammar):
             yield from json_calls(reader, calls)
             return
         calls.begin()
-        name, stop = yield from reader.name("[ARGS]", "[CALL_ID]", "{")
+        name, stop = yield from self.name("[ARGS]", "[CALL_ID]", "{")
         given = ""
         if stop == "[CALL_ID]":
-            given, stop = yield from reader.name("[ARGS]", "{")
+            given, stop = yield from self.name("[ARGS]", "{")
         if stop == "{":
             reader.back("{")
         calls.start(name, given)

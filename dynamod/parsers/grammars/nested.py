@@ -10,6 +10,7 @@ from .invoke import Minimax
 from .parameters import Parameters, trimmed
 
 _MARK = "]<]minimax[>["
+_CALL_ENDS = ("/invoke", "/tool_call")
 DEEPEST = 50
 
 
@@ -36,11 +37,13 @@ class MinimaxM3(Minimax):
         while True:
             try:
                 yield from self.reader.expect(f"{_MARK}<")
-                key, _ = yield from self.reader.name(">")
+                key, _ = yield from self.name(">")
             except Ended:
                 raise parameters.unclosed() from None
-            if key in ("/invoke", "/tool_call"):
+            if key in _CALL_ENDS:
                 break
+            if key.startswith("/"):
+                raise Malformed
             emit = parameters.string(key, lines=True, filled=True)
             value = yield from self._value(key, member(schema, key, schema), schema, DEEPEST, emit)
             parameters.add_json(key, value)
@@ -55,7 +58,9 @@ class MinimaxM3(Minimax):
             raise Malformed
         text, _ = yield from reader.until(f"{_MARK}<", emit=emit)
         tag, _ = yield from reader.until(">", limit=LONGEST_NAME)
-        if tag == f"/{key}":
+        if tag in _CALL_ENDS:  # the closing tag is missing
+            reader.back(f"{_MARK}<{tag}>")
+        if tag == f"/{key}" or tag in _CALL_ENDS:
             return typed_as(trimmed(text), schema, root)
         if text.strip():
             raise Malformed

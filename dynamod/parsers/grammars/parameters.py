@@ -1,7 +1,9 @@
 """Calls whose parameters come one by one: their arguments are written as a JSON object, one parameter at a time."""
 
+from typing import NamedTuple
+
 from ..calls import Calls
-from ..reader import Ended
+from ..reader import Emit, Ended, Reader, Steps
 from ..typed import kinds, member, quoted, typed
 
 
@@ -79,8 +81,8 @@ class Pieces:
         self._begins = not filled
         self._break = ""  # a line break that may be the last
 
-    def __call__(self, text: str) -> None:
-        """The next piece."""
+    def __call__(self, text: str, unread: int = 0) -> None:
+        """The next piece. `unread`: as of `Calls.arguments`."""
         if self._front is not None:
             self._front.append(text)
             if not text or not (self._begins or text.strip()):
@@ -91,9 +93,50 @@ class Pieces:
         text = self._break + text
         self._break = "\n" if self._lines and text.endswith("\n") else ""
         if text := text.removesuffix(self._break):
-            self._parameters.more(self._name, text)
+            self._parameters.more(self._name, text, unread + len(self._break))
 
 
 def trimmed(text: str) -> str:
     """A value without the line break that formats write after the opening and in front of the closing marker."""
     return text.removeprefix("\n").removesuffix("\n")
+
+
+class Stops(NamedTuple):
+    """What ends a value: its closing tag `end`, or else one of the others, which stays unread.
+
+    `after`: markers of the next parameter. `begins`: words of which one is in front of each value. `outer`: markers of
+    the call's end, and of the next call.
+    """
+
+    end: str
+    after: tuple[str, ...]
+    begins: tuple[str, ...]
+    outer: tuple[str, ...]
+
+
+def tagged(reader: Reader, calls: Calls, stops: Stops, emit: Emit | None) -> Steps[str]:
+    """A value up to its closing tag. `emit`: gets the text in pieces, as far as it is certain.
+
+    A value may have a marker of `outer` in it. It ends there if another value begins before the closing tag, or if the
+    model ends the text. No text is looked at for that more than once: in front of each value is one of `begins`.
+    """
+    text, stop = yield from reader.until(stops.end, *stops.after, *stops.outer, emit=emit)
+    if stop == stops.end:
+        return text
+    if stop in stops.after:
+        reader.back(stop)
+        return text
+    more = [stop]
+    try:
+        _, last = yield from reader.until(stops.end, *stops.begins, *stops.after, emit=more.append)
+    except Ended:
+        if calls.reason != "stop":
+            raise
+        last = ""
+    if last == stops.end:
+        rest = "".join(more)
+        if emit is not None:
+            emit(rest)
+        return text + rest
+    reader.back("".join((*more, last)))
+    return text

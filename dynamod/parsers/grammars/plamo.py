@@ -36,8 +36,9 @@ class Plamo(Grammar):
         calls.begin()
         if opening != _CALL:
             yield from reader.expect(_CALL)
+            calls.begin()
         yield from reader.expect(_NAME)
-        name, _ = yield from reader.name(_NAME_END)
+        name, _ = yield from self.name(_NAME_END)
         calls.start(name)
         yield from reader.expect(_ARGUMENTS)
         if (yield from reader.accept(_CONSTRAIN)):
