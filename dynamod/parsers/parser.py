@@ -277,7 +277,7 @@ class OutputParser:
             if calls.pending and not (calls.rules.keeps_cut and calls.reason == "length"):
                 at, marker = self._end_of_call(grammar, reader.logged() + reader.held)
                 # A text that is cut off may have markers in a string, unless they are special tokens.
-                own = calls.reason == "stop"
+                own = calls.reason == "stop" and (grammar.quoted or not calls.open)
                 if own or (marker and marker in self._words.special):
                     if calls.stays:
                         yield from self._stays(grammar)

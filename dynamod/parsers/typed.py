@@ -98,6 +98,10 @@ def typed_as(text: str, schema: object, root: Mapping[str, Any]) -> str:
     made, kind = value
     if kind == "integer" and "integer" not in allowed and "number" in allowed:
         kind = "number"
+    elif kind == "number" and "integer" in allowed and allowed.isdisjoint(("number", "string")):
+        number = float(made)
+        if number.is_integer() and abs(number) < 1 << 53:  # 42.0 is an integer for JSON Schema
+            made, kind = str(int(number)), "integer"
     return made if not allowed or kind in allowed else quoted(text)
 
 

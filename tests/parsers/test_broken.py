@@ -335,16 +335,6 @@ def test_a_value_may_have_the_end_of_a_call_in_it(name: str, closing: str) -> No
         assert [type(one) for one in read(form, text.partition(closing)[0], "length")] == [Dropped]
 
 
-@pytest.mark.parametrize("name", CLOSINGS)
-def test_a_value_that_the_model_ends_in_is_content(name: str) -> None:
-    form = FORMATS[name]
-    text = form.calls([("find", {"count": 1, "text": "xyz"})]).partition("xyz")[0] + "xyz"
-    found = read(form, text)
-    assert found[0] == Dropped(0, "find", "truncated")
-    assert text_of(found).endswith("xyz")
-    assert read(form, text, "length") == [found[0]]
-
-
 @pytest.mark.parametrize("name", ["glm45", "hunyuan", "k2_horizon", "k2_horizon types"])
 def test_a_key_without_its_closing_tag(name: str) -> None:
     form = FORMATS[name]
