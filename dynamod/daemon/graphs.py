@@ -27,7 +27,7 @@ log = logging.getLogger("dynamod.daemon")
 
 IN_SERVICE = 30.0
 MAKES_WAY = 10.0
-"""Seconds that a graph which starts waits for the end of one that has its name or one of its ports."""
+"""Seconds that a new graph waits for the end of graphs that have its name, its ports or its GPUs."""
 
 
 class Graphs:

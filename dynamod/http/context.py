@@ -196,6 +196,11 @@ class RequestContext:
         """When its header had come, on the clock of `perf_counter`."""
         return self.timeline.begun
 
+    @property
+    def asked_model(self) -> str:
+        """The model, once the request is known to ask for one that is served; else empty."""
+        return self.model if self.meter is not None else ""
+
     def serving(self, model: str, stream: bool) -> ModelMetrics:
         """The request asks for a model that is served."""
         self.model = model

@@ -187,7 +187,7 @@ class Records:
             method=request.method,
             path=request.rel_url.raw_path,
             endpoint=context.endpoint,
-            model=context.model if context.meter is not None else "",
+            model=context.asked_model,
             stream=context.stream,
             status=status,
             error=(failed.code or failed.kind) if failed is not None else "",

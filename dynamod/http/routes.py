@@ -41,7 +41,7 @@ class Routes:
         self._guarded: set[str] = set()
         self._errors: dict[str, ErrorForm] = {}
         self._below: dict[str, ErrorForm] = {}  # by what the paths begin with
-        self._asked: set[ErrorForm] = set()  # those that a header asks for
+        self._asked: set[ErrorForm] = set()  # forms that clients ask for with a header (`ErrorForm.asked_by`)
         self._counted: set[str] = set()
         for route in routes:
             if route.prefix:

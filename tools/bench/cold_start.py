@@ -26,6 +26,7 @@ from pathlib import Path
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, ROOT)
 
+from dynamod.observe.memory import proportional  # noqa: E402
 from dynamod.preprocess.locate import locate  # noqa: E402
 
 
@@ -73,15 +74,9 @@ def processes(mark: str) -> list[int]:
 
 
 def spent(pid: int) -> float:
-    """CPU seconds of a process and of those that it has waited for."""
+    """CPU seconds of a process, and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-
-def memory(pid: int) -> float:
-    """PSS in MB."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
 
 
 def one(command: Sequence[str], port: int, model: str, holds: str) -> Start:
@@ -98,7 +93,7 @@ def one(command: Sequence[str], port: int, model: str, holds: str) -> Start:
             time.sleep(0.005)
         wall, pids = time.perf_counter() - begin, processes(folder)
         (worker,) = [pid for pid in pids if holds.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        return Start(wall, sum(map(spent, pids)), memory(worker))
+        return Start(wall, sum(map(spent, pids)), (proportional(worker) or 0) / 1e6)
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(timeout=10)

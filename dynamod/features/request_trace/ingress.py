@@ -101,7 +101,7 @@ class TraceReader(RecordReader):
 
     def ends(self, context: RequestContext) -> None:
         """Note that rows will come."""
-        if self._ledger is not None and context.meter is not None and context.model:
+        if self._ledger is not None and context.asked_model:
             self._ended += 1
             self._note(self._ledger)
 

@@ -103,9 +103,8 @@ class ResponseStore:
         try:
             if self._path is None:  # one connection: another one would have another memory
                 self._memory = sqlite3.connect(":memory:", check_same_thread=False)
-                finalize(
-                    self, self._memory.close
-                )  # since Python 3.13 an open connection at its end is a ResourceWarning
+                # Since Python 3.13 the garbage collection of an open connection is a ResourceWarning.
+                finalize(self, self._memory.close)
             else:
                 os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             with self._database() as database:
