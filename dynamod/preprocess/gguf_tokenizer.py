@@ -50,12 +50,12 @@ def _vocabulary(metadata: Metadata) -> dict[str, int]:
 
 
 def _byte_level(metadata: Metadata) -> Any:
-    from tokenizers import Tokenizer, decoders, models, normalizers
+    from tokenizers import Tokenizer, decoders, normalizers
 
     vocabulary, split = _vocabulary(metadata), PRE_TOKENIZERS[metadata.get("tokenizer.ggml.pre", "default")]
     if split.spaces:
         return _pieces(metadata, bos=split.bos)
-    tokenizer = Tokenizer(models.BPE(vocabulary, _merges(metadata, vocabulary), ignore_merges=split.whole))
+    tokenizer = Tokenizer(_merging(metadata, vocabulary, ignore_merges=split.whole))
     if split.nfc:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizer(split)
@@ -64,11 +64,20 @@ def _byte_level(metadata: Metadata) -> Any:
     return tokenizer
 
 
-def _merges(metadata: Metadata, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
-    """The file's merges. A half may begin with a space, so they are cut at the first one after that."""
+def _merging(metadata: Metadata, vocabulary: dict[str, int], **options: Any) -> Any:
+    """A BPE model with the merges of the file. A merge of tokens that the vocabulary lacks is left out.
+
+    A half may begin with a space, so merges are cut at the first space after that.
+    """
+    from tokenizers import models
+
     lines: list[str] = metadata["tokenizer.ggml.merges"]
     cuts = [(line[:1] + left, right) for line in lines for left, _, right in [line[1:].partition(" ")]]
-    return [(a, b) for a, b in cuts if a in vocabulary and b in vocabulary and a + b in vocabulary]
+    try:
+        return models.BPE(vocabulary, cuts, **options)
+    except Exception:  # the library has no class of its own for a token that is not in the vocabulary
+        known = [(a, b) for a, b in cuts if a in vocabulary and b in vocabulary and a + b in vocabulary]
+        return models.BPE(vocabulary, known, **options)
 
 
 def merges_by_score(vocabulary: dict[str, int], scores: list[float], mergeable: list[bool]) -> list[tuple[str, str]]:
@@ -111,11 +120,10 @@ def _gemma4(metadata: Metadata) -> Any:
 
 def _pieces(metadata: Metadata, *, bos: bool) -> Any:
     """SentencePiece's spaces and bytes, with merges."""
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer
 
     vocabulary, unknown = _vocabulary(metadata), _unknown(metadata)
-    merges = _merges(metadata, vocabulary)
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    tokenizer = Tokenizer(_merging(metadata, vocabulary, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     _spaces(tokenizer, prefix=False)
     _begin_and_end(tokenizer, metadata, bos=bos)
     return tokenizer

@@ -25,8 +25,8 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     """Names are llama.cpp's, or vLLM's where it has none.
 
     `block_size`: tokens of a block of the prefix cache, the card's `kv_cache_block_size`. `n_ctx`: KV cells, one per
-    token, of all sequences together; or `num_blocks` of `block_size` cells. None: four contexts up
-    to 32,768 cells, else one, if a quarter of the free memory has room. `max_num_seqs`: sequences that run at a time.
+    token, of all sequences together; or `num_blocks` of `block_size` cells. None: four contexts up to 8,192 cells, else
+    one, if a quarter of the free memory has room. `max_num_seqs`: sequences that run at a time.
     `max_num_batched_tokens`: tokens of a step. `step_seconds`: what a step of prompts alongside running answers should
     take; prompts are cut accordingly.
     `split_tail`: what comes after the last full block of a prompt gets a step of its own; where whole states are handed

@@ -84,9 +84,11 @@ class LlamaCpp(BatchingEngine):
         await asyncio.to_thread(check_adapters, self.options.lora, path)
         adapters = [await asyncio.to_thread(digested, one) for one in self.options.lora]
         warms = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, self.phase, "warm-up")
-        rate = await asyncio.wrap_future(self._steps.thread.submit(self._load, path, card, adapters, warms))
+        loading = asyncio.wrap_future(self._steps.thread.submit(self._load, path, adapters, warms))
+        rate, tokenizer = await asyncio.gather(loading, asyncio.to_thread(lambda: open_card(card).build()))
         model = self._model
         assert model is not None
+        await asyncio.to_thread(model.vocabulary.compare, tokenizer)
         self.caching = arguments.enable_prefix_caching and model.shares
         if arguments.stretch > 1:
             card = msgspec.structs.replace(card, context_length=model.context_length)
@@ -138,11 +140,10 @@ class LlamaCpp(BatchingEngine):
             raise UserError(f"context length {wanted} is larger than the model's {known}", "give a smaller one")
         return card
 
-    def _load(self, path: Path, card: ModelCard, adapters: Seq[Adapter], warms: Callable[[], object]) -> float:
+    def _load(self, path: Path, adapters: Seq[Adapter], warms: Callable[[], object]) -> float:
         """In the thread: load and, after `warms`, try; returns the tokens per second of that."""
         context = self.options.context_length
         model = self._model = Model(path, self.arguments, context, lambda: not self._steps.stopped.is_set(), adapters)
-        model.vocabulary.compare(open_card(card).build())
         warms()
         return model.warm()
 

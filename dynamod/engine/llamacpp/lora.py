@@ -5,7 +5,7 @@ A context computes with one set of adapters at a time, here with one adapter or 
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from .library import last_error, last_errors
 _MADE = "convert_lora_to_gguf.py of llama.cpp makes one of a PEFT folder"
 
 
-def check(adapters: Iterable[Adapter], model: Path | None) -> None:
+def check(adapters: Sequence[Adapter], model: Path | None) -> None:
     """Look at the headers of the files. `model`: a GGUF file, or None where it is not known. Raises UserError."""
     architecture = ""
-    if model is not None and is_gguf(model):
+    if adapters and model is not None and is_gguf(model):
         architecture = str(read_metadata(model).get("general.architecture", ""))
     for one in adapters:
         _check_file(one, architecture)

@@ -104,7 +104,7 @@ def test_cells() -> None:
 
     assert cells() == 4 * 2048
     assert cells(1000) == 4000
-    assert cells(20000) == 32768, "four contexts have an upper limit"
+    assert cells(3000) == 8192, "four contexts have an upper limit"
     assert cells(131072) == 131072, "and a long one is there once"
     assert cells(free=12_000_000) == 3008, "a quarter of the memory, in whole blocks"
     assert cells(free=0) == 512
