@@ -18,7 +18,7 @@ from dynamod.preprocess.checks import logit_bias
 from dynamod.preprocess.conditions import fit, stops_of
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import Output, RecordedOutput, TextOutput
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE
 from dynamod.router.router import prompt_blocks
 
 from .base import Job

@@ -22,7 +22,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ChatRequest, Common, CompletionRequest
 from dynamod.preprocess import checks
 from dynamod.preprocess.model import Model
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE
 
 from .loading import load_or_unload
 from .messages import Asking, OllamaChatRequest, OllamaGenerateRequest

@@ -34,8 +34,7 @@ from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
 from dynamod.message.openai import EngineFields, ModelRequest
 from dynamod.observe.logs import bound
 from dynamod.preprocess.model import Model
-from dynamod.preprocess.parse import Parser
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE, Parser
 
 from .response import ResponseWriter
 from .unserved import Unserved, body_without, field_of, left_out
