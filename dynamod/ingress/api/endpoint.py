@@ -25,7 +25,7 @@ from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.turns import Turns
 from dynamod.ingress.base import NO_CALLS, Backend, CallForm, Job
-from dynamod.ingress.fields import extended, of_features_off
+from dynamod.ingress.fields import check_features, extended
 from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
 from dynamod.ingress.memory import trim_memory
@@ -235,8 +235,8 @@ class BodyEndpoint(Endpoint, Generic[R]):
         if ignored is not None:
             request, found = left_out(request, self.unserved_in)
             ignored += found
-        for path, why in of_features_off(request):
-            raise BadRequest(why, param=path, code="feature_off")
+        if (nvext := getattr(request, "nvext", None)) is not None:
+            check_features(nvext)
         self.check(request)
         return request, unknown
 
