@@ -1,7 +1,7 @@
 """The actor kernel. It knows nothing of LLMs, messages between processes, or anything else of dynamod."""
 
 from .actor import Actor, control, handle
-from .cell import ActorStatistics, Cell, Context, Drain, Stop, Terminated
+from .cell import Cell, Context, Drain, Stop, Terminated
 from .errors import (
     ActorError,
     ActorUnreachable,
@@ -18,9 +18,9 @@ from .errors import (
 )
 from .ref import Ref
 from .restart import Backoff, Policy
-from .statistics import Total
+from .statistics import ActorStatistics, ChildStatistics, Total
 from .stream import Stream, unseen
-from .supervisor import ChildStatistics, Spec, Supervisor
+from .supervisor import Spec, Supervisor
 from .system import System
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The cell: one incarnation of an actor while it runs. Mailbox, task, state, and its one end."""
+"""The cell: one incarnation of an actor while it runs. Mailbox, task, helper tasks, state, and its one end."""
 
 import asyncio
 import contextvars
@@ -6,25 +6,13 @@ import logging
 import random as random_module
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
-
-import msgspec
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from .actor import Actor
 from .envelope import Envelope, asking, deadline_now
-from .errors import (
-    ActorUnreachable,
-    Crashed,
-    DeadlineExceeded,
-    MailboxFull,
-    Normal,
-    Reason,
-    WrongMessage,
-)
-from .helpers import Helpers
-from .mailbox import Mailbox, MailboxStatistics
-from .statistics import Total
+from .errors import ActorUnreachable, Crashed, DeadlineExceeded, MailboxFull, Normal, Reason, WrongMessage
+from .mailbox import Mailbox
+from .statistics import ActorState, ActorStatistics
 
 if TYPE_CHECKING:
     from .ref import Ref
@@ -33,8 +21,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.actor")
 
 P = ParamSpec("P")
-
-ActorState = Literal["Starting", "Ready", "Draining", "Stopped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +39,6 @@ class Terminated:
 
     ref: "Ref"
     reason: Reason
-
-
-class ActorStatistics(msgspec.Struct, frozen=True):
-    """What every actor answers. Ages in seconds."""
-
-    path: str
-    incarnation: Annotated[int, Meta(description="How often the actor has been started, this time included.")]
-    kind: str
-    state: ActorState
-    mailbox: MailboxStatistics
-    handled: Annotated[Total, Meta(description="Messages that the actor has handled.")]
-    abandoned: Annotated[Total, Meta(description="Messages whose handler was given up at its deadline.")]
-    current: str | None
-    current_age: Annotated[
-        float | None, Meta(description="Age of the message that the actor handles now.", extra={"unit": "seconds"})
-    ]
-    tasks: Annotated[int, Meta(description="Tasks that the actor runs alongside its handler.")]
-    age: Annotated[float, Meta(description="Time since the actor was started.", extra={"unit": "seconds"})]
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +82,43 @@ class Context:
     def stop(self) -> None:
         """End this actor normally after the current message."""
         self.cell.mailbox.put_control(Stop())
+
+
+class Helpers:
+    """The tasks of one actor alongside the task that handles its messages.
+
+    `group`: the task group of the actor while it runs. `failed(error)`: called when a helper raises.
+    """
+
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self.group: asyncio.TaskGroup | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._failed = failed
+
+    def start(self, work: Coroutine[Any, Any, Any], label: str, context: contextvars.Context) -> asyncio.Task[Any]:
+        """Start a helper task. The group must run."""
+        assert self.group is not None
+        task = self.group.create_task(self._help(work), name=label, context=context)
+        self.tasks.add(task)
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self.tasks.discard(task)
+            work.close()  # a task that is cancelled before its first step has never awaited it
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _help(self, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await work
+        except Exception as error:
+            self._failed(error)
+            return None
+
+    def cancel(self) -> None:
+        """Cancel all helpers."""
+        for task in self.tasks:
+            task.cancel()
 
 
 class Cell:

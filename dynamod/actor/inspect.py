@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from .cell import ActorStatistics, Cell
-from .supervisor import ChildStatistics, Supervisor
+from .cell import Cell
+from .statistics import ActorStatistics, ChildStatistics
+from .supervisor import Supervisor
 from .system import System
 
 

@@ -2,26 +2,13 @@
 
 import asyncio
 from collections import deque
-from typing import Annotated, Generic, TypeVar
-
-import msgspec
-from msgspec import Meta
+from typing import Generic, TypeVar
 
 from .errors import ActorUnreachable, MailboxFull
-from .statistics import Total
+from .statistics import MailboxStatistics
 
 T = TypeVar("T")
 C = TypeVar("C")
-
-
-class MailboxStatistics(msgspec.Struct, frozen=True):
-    """Depths now, the bound, how many senders wait, and how many messages have been read."""
-
-    depth: Annotated[int, Meta(description="Messages that wait in the mailbox.")]
-    control_depth: Annotated[int, Meta(description="Control messages that wait in the mailbox.")]
-    capacity: Annotated[int, Meta(description="Messages that the mailbox can hold.")]
-    waiting_senders: Annotated[int, Meta(description="Senders that wait for room in the mailbox.")]
-    taken: Annotated[Total, Meta(description="Messages that were taken out of the mailbox.")]
 
 
 class Mailbox(Generic[T, C]):

@@ -4,17 +4,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Meta
 
 from .actor import Actor, control
 from .cell import Cell, Drain, Stop
 from .envelope import Envelope
 from .errors import ActorUnreachable, Crashed, Reason, RestartLimit
 from .restart import Backoff, Child, Died, Policy, Restart, State, decide, started
-from .statistics import Total
+from .statistics import ChildStatistics
 
 if TYPE_CHECKING:
     from .ref import Ref
@@ -31,17 +30,6 @@ class Spec:
     restart: Restart = "permanent"
     backoff: Backoff = Backoff()
     shutdown: float = 5.0
-
-
-class ChildStatistics(msgspec.Struct, frozen=True):
-    """A child as its supervisor knows it. `state` adds Restarting and Fatal to the actor's own states."""
-
-    name: str
-    path: str
-    state: str
-    incarnation: Annotated[int, Meta(description="How often the child has been started, this time included.")]
-    restarts: Annotated[Total, Meta(description="Restarts of the child.")]
-    last_error: str
 
 
 @dataclass(frozen=True, slots=True)

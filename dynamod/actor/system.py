@@ -6,10 +6,7 @@ import random as random_module
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
-from typing import Annotated, Any, Self
-
-import msgspec
-from msgspec import Meta
+from typing import Any, Self
 
 from .actor import Actor
 from .cell import Cell, Stop, Terminated
@@ -17,18 +14,10 @@ from .errors import ActorUnreachable, Crashed, Reason, Unreachable
 from .live import LiveCells
 from .ref import Ref
 from .restart import Backoff, Policy, Restart
-from .statistics import Total
+from .statistics import SystemStatistics
 from .supervisor import Spec, Supervisor
 
 log = logging.getLogger("dynamod.actor")
-
-
-class SystemStatistics(msgspec.Struct, frozen=True):
-    """Live actors; messages that no actor read, by type; sends refused by full mailboxes."""
-
-    actors: Annotated[int, Meta(description="Live actors of the process.")]
-    dead_letters: dict[str, int]
-    full: Annotated[Total, Meta(description="Messages that a full mailbox refused.")]
 
 
 class System:

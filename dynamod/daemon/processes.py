@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from dynamod.actor import Policy, Ref, Supervisor
-from dynamod.actor.supervisor import ChildStatistics
+from dynamod.actor.statistics import ChildStatistics
 
 from .process import ProcessRecord
 from .running import Running

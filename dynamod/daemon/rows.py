@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dynamod.actor.supervisor import ChildStatistics
+from dynamod.actor.statistics import ChildStatistics
 from dynamod.message.rows import Activity, Row
 
 from .process import ProcessFacts, ProcessRecord

@@ -106,9 +106,9 @@ class ErrorForm:
     """How the routes of one API say errors.
 
     `make`: the JSON value of an error with this HTTP status, for the request with this id. `schema`: its name in
-    /openapi.json. `id_header`: what the API calls the request's id, in addition to x-request-id.
-    `limits`: further headers for the limits of a key, in addition to OpenAI's. `asked_by`: a header of requests whose
-    clients read this form also at routes that have OpenAI's.
+    /openapi.json. `id_header`: the header of every answer in which the API has the request's id, in addition to
+    x-request-id. `limits`: further headers for the limits of a key, in addition to OpenAI's. `asked_by`: a header of
+    requests whose clients read this form also at routes that have OpenAI's.
     """
 
     schema: str
@@ -116,10 +116,6 @@ class ErrorForm:
     id_header: str = ""
     limits: Callable[[Sequence[Limit]], dict[str, str]] = _no_limits
     asked_by: str = ""
-
-    def headers(self, request_id: str) -> dict[str, str]:
-        """What every answer of such a route carries in addition to the common headers."""
-        return {self.id_header: request_id} if self.id_header else {}
 
 
 OPENAI = ErrorForm("Error", lambda error, _status, _request_id: error_object(error))

@@ -190,7 +190,8 @@ class Server:
 
     async def _answer(self, request: web.BaseRequest, context: RequestContext) -> web.StreamResponse:
         form = self._routes.errors(request.rel_url.path, request.headers)
-        context.headers |= form.headers(context.id)
+        if form.id_header:
+            context.headers[form.id_header] = context.id
         try:
             asked = preflight(request.method, request.headers, context.headers) if self._origins else None
             response = asked or await self._find(request, context)(context)

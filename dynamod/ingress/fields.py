@@ -1,6 +1,5 @@
 """Members of `nvext` that features add to the requests of clients."""
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any, TypeVar
 
@@ -8,6 +7,7 @@ import msgspec
 
 from dynamod.extension.installed import disabled, installed
 from dynamod.extension.structs import derived
+from dynamod.message.errors import BadRequest
 from dynamod.message.openai import NvExt
 
 R = TypeVar("R")
@@ -16,7 +16,7 @@ R = TypeVar("R")
 def extended(kind: type[R]) -> type[R]:
     """The struct of a request, whose `nvext` has what features add; `kind` itself where none does.
 
-    A feature that is off adds its members, too, so that a request with one can be refused (`of_features_off`).
+    A feature that is off adds its members, too, so that a request with one can be refused (`check_features`).
     """
     request: Any = kind
     structs = tuple(one.nvext for one in installed().values() if one.nvext is not None)
@@ -41,11 +41,11 @@ def members_off() -> frozenset[str]:
     return frozenset(field for struct in structs for field in struct.__struct_fields__)
 
 
-def of_features_off(request: Any) -> Iterator[tuple[str, str]]:
-    """Paths of the members of `nvext` in a request that belong to features which are off, each with the reason."""
-    nvext = getattr(request, "nvext", None)
-    for name, why in disabled().items() if nvext is not None else ():
+def check_features(nvext: msgspec.Struct) -> None:
+    """A request has no member of `nvext` that belongs to a feature which is off. Raises BadRequest with the reason."""
+    for name, why in disabled().items():
         struct = installed()[name].nvext
         for field in struct.__struct_fields__ if struct is not None else ():
             if getattr(nvext, field, None) is not None:
-                yield f"nvext.{field}", f"`nvext.{field}` belongs to the feature '{name}', which is off: {why}"
+                text = f"`nvext.{field}` belongs to the feature '{name}', which is off: {why}"
+                raise BadRequest(text, param=f"nvext.{field}", code="feature_off")

@@ -14,11 +14,10 @@ from dynamod.message.errors import BadRequest, TooLarge, unsupported
 from dynamod.message.openai import ChatRequest, Common
 from dynamod.message.worker import BEHIND, LATER_TAGS, WITH_CHAT, Chat, Embed, Generate, Grammar, Stops
 from dynamod.observe.metrics import Histogram
-from dynamod.preprocess.checks import logit_bias
-from dynamod.preprocess.conditions import fit, stops_of
+from dynamod.preprocess.conditions import fit, logit_bias_of, stops_of
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import Output, RecordedOutput, TextOutput
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE
 from dynamod.router.router import prompt_blocks
 
 from .base import Job
@@ -216,7 +215,7 @@ def lower_text(
     TooLarge.
     """
     card = served.card
-    logit_bias(request.logit_bias, _ANY_TOKEN)
+    logit_bias_of(request.logit_bias, _ANY_TOKEN)
     stops = stops_of(request, card, _ANY_TOKEN)
     if stops.max_tokens is not None:
         stops = fit(stops, card.context_length)

@@ -121,7 +121,10 @@ class ProcessorPart:
 
 
 class ProcessorParts(dict[str, ProcessorPart]):
-    """The parts of a processor, by the names of their features. The methods answer for all of them."""
+    """The parts of a processor, by the names of their features. The methods answer for all of them.
+
+    A component of a feature may add a part by another name.
+    """
 
     def __init__(self, parts: Mapping[str, ProcessorPart] = {}) -> None:
         super().__init__()

@@ -22,9 +22,8 @@ from dynamod.transport.base import Transport
 from .answer import Answer
 from .attempt import HEARD_S, Attempt, Break, prompt_taker
 from .base import Choice, Limits, MigrationCounts, Places
-from .moves import Moves
+from .moves import Moves, Tried
 from .stages import Stages
-from .tried import Tried
 
 log = logging.getLogger("dynamod.migration")
 

@@ -1,7 +1,7 @@
-"""Messages and tools of a chat request as the plain dicts that chat templates read."""
+"""Messages and tools of a chat request: what they may be, and the plain dicts that chat templates read."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +9,6 @@ import msgspec
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import REASONING_NAMES, ChatRequest, Message, Part, ToolCall
 
-from . import checks
 from .contents import ROLES, Form
 from .template import ChatTemplate, read_float
 
@@ -22,6 +21,8 @@ _RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "bos_tok
 OTHER_ROLE = "[A-Za-z][A-Za-z0-9_. -]{0,31}"
 """A role that a chat template may know, like `ipython`, `control` or `document 1`. No marker of a template fits."""
 _other_role = re.compile(OTHER_ROLE)
+TOOL_NAME = "^[a-zA-Z0-9_.-]{1,128}$"
+_tool_name = re.compile(TOOL_NAME)
 _SPEECHLESS = ("assistant", "tool", "function")
 """Roles whose messages may have no content."""
 
@@ -95,6 +96,53 @@ def _check_part(part: Part, where: str) -> None:
         raise BadRequest(f"`{where}.text` is required", param=f"{where}.text")
 
 
+def check_tools(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
+    """Tools are functions with names and schemas, and a tool that must be called is one of them."""
+    if tools is None and choice is None:
+        return
+    names = [_function_name(tool) for tool in tools or ()]
+    for position, tool in enumerate(tools or ()):
+        where = f"tools[{position}]"
+        if tool.get("type") == "custom":
+            raise unsupported(f"{where}.type", f"`{where}` is a custom tool; only functions are tools of a chat")
+        if tool.get("type") != "function" or not names[position]:
+            raise BadRequest(f"`{where}` must be a function with a name", param=where)
+        if not _tool_name.fullmatch(names[position]):
+            why = (
+                f"`{where}.function.name` is {names[position][:40]!r}; it must be 1 to 128 of a-z, A-Z, 0-9, _, - and ."
+            )
+            raise BadRequest(why, param=f"{where}.function.name")
+        parameters = tool["function"].get("parameters")
+        if parameters is not None and not isinstance(parameters, Mapping):
+            field = f"{where}.function.parameters"
+            raise BadRequest(f"`{field}` must be a JSON Schema, which is an object", param=field)
+    if isinstance(choice, str):
+        if choice not in ("none", "auto", "required"):
+            raise BadRequest('`tool_choice` must be "none", "auto", "required" or a function', param="tool_choice")
+        if choice == "required" and not names:
+            raise BadRequest('`tool_choice` "required" needs `tools`', param="tool_choice")
+    elif isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        raise BadRequest(_not_allowed(choice, names), param="tool_choice")
+    elif choice is not None and (name := _function_name(choice)) not in names:
+        raise BadRequest(f"`tool_choice` names {name!r}, which is not among the tools", param="tool_choice")
+
+
+def _not_allowed(choice: Mapping[str, Any], names: Sequence[str]) -> str:
+    """What is wrong with a choice of the type allowed_tools. `names`: of the tools."""
+    given = choice.get("allowed_tools", choice)
+    listed = given.get("tools") if isinstance(given, Mapping) else None
+    asked = [_function_name(one) for one in listed] if isinstance(listed, list) else []
+    if unknown := [name for name in asked if name and name not in names]:
+        return f"`tool_choice.allowed_tools` names {unknown[0][:128]!r}, which is not among the tools"
+    return "`tool_choice.allowed_tools` needs a `mode`, auto or required, and `tools`, a list of functions"
+
+
+def _function_name(tool: Any) -> str:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else ""
+
+
 def as_dict(message: Message, form: Form = "text") -> dict[str, Any]:
     """A message for a template that takes its content in this `form`.
 
@@ -154,7 +202,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 def tools_of(request: ChatRequest) -> list[dict[str, Any]] | None:
     """The tools that the template shows: none when there are none or tool_choice is "none"."""
-    checks.tools(request.tools, request.tool_choice)
+    check_tools(request.tools, request.tool_choice)
     return None if request.tool_choice == "none" else request.tools or None
 
 

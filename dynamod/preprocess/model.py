@@ -15,8 +15,7 @@ from dynamod.message.openai import ChatRequest, Common
 from dynamod.message.tokens import count, pack
 from dynamod.message.worker import Generate, Sampling, Stops
 
-from . import checks
-from .conditions import fit, sampling_of, stops_of
+from .conditions import check_context, check_token_ids, fit, sampling_of, stops_of
 from .conversation import as_dict, check_roles, kwargs_of, last_text, last_user_text, tools_of
 from .source import open_card
 from .template import ChatTemplate
@@ -103,7 +102,7 @@ class Model:
                 self._fits(len(prompt) + len(suffix), "prompt")
                 prepared.append(Prepared(request, "prompt", stops, sampling, prompt, add_special=True, suffix=suffix))
             else:
-                checks.token_ids(prompt, "prompt", self.tokenizer.vocab_size)
+                check_token_ids(prompt, "prompt", self.tokenizer.vocab_size)
                 prepared.append(Prepared(request, "prompt", stops, sampling, ids=pack(prompt)))
         return prepared
 
@@ -111,7 +110,7 @@ class Model:
         """Tokenise the prompt and make the message. Safe in a thread. Raises BadRequest."""
         ids = prepared.ids or self._ids(prepared)
         tokens, length = count(ids), self.card.context_length
-        checks.context(tokens, length, prepared.param)
+        check_context(tokens, length, prepared.param)
         nvext = prepared.request.nvext
         return Generate(
             request_id=request_id,
@@ -174,14 +173,14 @@ class Model:
         given = request.nvext.token_data if request.nvext is not None else None
         if given is None:
             return b""
-        checks.token_ids(given, "nvext.token_data", self.tokenizer.vocab_size)
+        check_token_ids(given, "nvext.token_data", self.tokenizer.vocab_size)
         return pack(given)
 
     def _fits(self, characters: int, param: str) -> None:
         """Refuse at once what cannot fit however it is tokenised: megabytes are not worth the work."""
         limit = self.card.context_length
         if limit and characters > (limit + 1) * _LONGEST_TOKEN:
-            checks.context(characters // _LONGEST_TOKEN, limit, param, at_least=True)
+            check_context(characters // _LONGEST_TOKEN, limit, param, at_least=True)
 
 
 def _without_end(text: str, content: str) -> str:

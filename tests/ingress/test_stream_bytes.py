@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dynamod.http.stream import HIGH_WATER
 from dynamod.ingress.api.chat import ChatCompletions
-from dynamod.ingress.api.chunks import ChunkFrames
 from dynamod.ingress.api.completions import Completions
+from dynamod.ingress.api.stream import ChunkFrames
 from dynamod.message.errors import EngineFailed
 
 CHAT = b'{"model":"org/model","messages":[{"role":"user","content":"hi"}],"stream":true}'

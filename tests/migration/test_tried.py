@@ -8,8 +8,8 @@ import pytest
 
 from dynamod.actor.testing import virtual
 from dynamod.message.errors import Overloaded
+from dynamod.migration.moves import Tried
 from dynamod.migration.stages import Ask
-from dynamod.migration.tried import Tried
 
 
 @virtual

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest
-from dynamod.preprocess import scan
-from dynamod.preprocess.parse import Parser
-from dynamod.preprocess.scan import check_keys, check_size
+from dynamod.preprocess import parse
+from dynamod.preprocess.parse import Parser, check_keys, check_size
 
 TEXT = st.text(alphabet='a"\\\u00e9\n{}[],:u02\ue000', max_size=6)
 VALUES = st.recursive(
@@ -38,7 +37,7 @@ def strings(value: Any) -> int:
 @given(VALUES, st.booleans(), st.integers(1, 9))
 def test_strings_are_counted_wherever_the_slices_end(value: Any, ascii_only: bool, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "LARGE", size)
+        patch.setattr(parse, "LARGE", size)
         body = written(value, ascii_only)
         found = check_size(body)
         assert found == strings(value)
@@ -48,7 +47,7 @@ def test_strings_are_counted_wherever_the_slices_end(value: Any, ascii_only: boo
 @given(st.binary(max_size=60), st.integers(1, 5))
 def test_any_bytes_are_counted_or_refused(body: bytes, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "LARGE", size)
+        patch.setattr(parse, "LARGE", size)
         assert check_size(body) >= 0
 
 

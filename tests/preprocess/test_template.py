@@ -12,8 +12,7 @@ import pytest
 from dynamod.message.errors import BadRequest, UserError
 from dynamod.message.openai import Message
 from dynamod.preprocess.conversation import as_dict
-from dynamod.preprocess.template import ChatTemplate
-from dynamod.preprocess.work import BOUNDS, VALUE_SIZE, TooMuch, Work, bound_of, size_of
+from dynamod.preprocess.template import BOUNDS, VALUE_SIZE, ChatTemplate, TooMuch, Work, bound_of, size_of
 
 from .conftest import CHATML
 

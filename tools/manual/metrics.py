@@ -7,9 +7,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from dynamod.actor.cell import ActorStatistics
-from dynamod.actor.supervisor import ChildStatistics
-from dynamod.actor.system import SystemStatistics
+from dynamod.actor.statistics import ActorStatistics, ChildStatistics, SystemStatistics
 from dynamod.daemon.process import ProcessFacts
 from dynamod.discovery.memory import RegistryStatistics
 from dynamod.discovery.records import RecordStatistics

@@ -18,7 +18,7 @@ from dynamod.message import tokens, vectors
 from dynamod.message.errors import BadRequest, EngineFailed, RequestError, UserError
 from dynamod.message.kv_events import Load, Snapshot, TierStored, WorkerEvent
 from dynamod.message.worker import Embed, Generate
-from dynamod.preprocess import checks
+from dynamod.preprocess.conditions import check_token_ids
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineRequest, Spawn, answer_limit
@@ -193,7 +193,7 @@ class AdapterEngine(Engine[Generate]):
             ids = list(tokens.unpack(packed))
         except ValueError:
             raise BadRequest("the token ids cannot be read") from None
-        checks.token_ids(ids, "token_ids", self.vocabulary)
+        check_token_ids(ids, "token_ids", self.vocabulary)
         return ids
 
     def begun(self, request: Generate, reply: Reply, cached: int | None) -> None:

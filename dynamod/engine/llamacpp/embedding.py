@@ -16,7 +16,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, UserError
 from dynamod.message.worker import Embed
-from dynamod.preprocess import checks
+from dynamod.preprocess.conditions import check_token_ids, check_whole_input
 from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
@@ -145,8 +145,8 @@ class LlamaCppEmbeddings(Engine[Embed]):
         for ids in request.inputs:
             if len(ids) % 4:
                 raise BadRequest("the token ids cannot be read")
-            checks.whole_input(tokens.count(ids), model.context_length, "input")
-            checks.token_ids(tokens.unpack(ids), "input", model.vocabulary.size)
+            check_whole_input(tokens.count(ids), model.context_length, "input")
+            check_token_ids(tokens.unpack(ids), "input", model.vocabulary.size)
         if not request.inputs:
             reply.items((), "stop")
             return

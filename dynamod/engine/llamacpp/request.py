@@ -8,7 +8,7 @@ from xxhash import xxh3_64_intdigest
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 from dynamod.message.worker import Generate
-from dynamod.preprocess import checks
+from dynamod.preprocess.conditions import check_token_ids
 from dynamod.transport.base import Reply
 
 from .sampling import Picked, Sampler
@@ -27,7 +27,7 @@ def checked(request: Generate, vocabulary: int) -> tuple[Sequence[int], Sequence
     except ValueError:
         raise BadRequest("the token ids cannot be read") from None
     for name, ids in (("token_ids", prompt), ("prior_output", prior)):
-        checks.token_ids(ids, name, vocabulary)
+        check_token_ids(ids, name, vocabulary)
     return prompt, prior
 
 
@@ -59,7 +59,7 @@ class Stream:
         stops, seed = request.stops, request.sampling.seed
         self.request, self.reply = request, reply
         self.done, self.limit = len(prior), limit
-        checks.token_ids(list(request.sampling.logit_bias or ()), "logit_bias", vocabulary)
+        check_token_ids(list(request.sampling.logit_bias or ()), "logit_bias", vocabulary)
         ends = () if stops.ignore_eos and matcher is None else request.eos_token_ids  # a form has an end
         self._ends = frozenset((*stops.stop_token_ids_hidden, *ends))
         self._min = stops.min_tokens or 0

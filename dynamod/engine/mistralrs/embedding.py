@@ -13,7 +13,7 @@ from dynamod.actor.threads import last_work
 from dynamod.message import tokens, vectors
 from dynamod.message.errors import BadRequest, EngineFailed, RequestError
 from dynamod.message.worker import Embed
-from dynamod.preprocess import checks
+from dynamod.preprocess.conditions import check_token_ids, check_whole_input
 from dynamod.preprocess.model import Model
 from dynamod.transport.base import Reply
 
@@ -60,9 +60,9 @@ class MistralRsEmbeddings(Engine[Embed]):
         for packed in request.inputs:
             if len(packed) % 4:
                 raise BadRequest("the token ids cannot be read")
-            checks.whole_input(tokens.count(packed), self._card.context_length, "input")
+            check_whole_input(tokens.count(packed), self._card.context_length, "input")
             ids = list(tokens.unpack(packed))
-            checks.token_ids(ids, "input", self._vocabulary)
+            check_token_ids(ids, "input", self._vocabulary)
             texts.append(ids)
         self._open.add(reply)
         loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.message.worker import Chat, Grammar, Stops
-from dynamod.preprocess import checks
+from dynamod.preprocess.conditions import check_token_ids
 from dynamod.preprocess.conversation import check_messages
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.parse import Parser
@@ -44,7 +44,7 @@ def prepare(model: Model, request: Chat) -> Prepared:
         ids = [one for one in prompt if isinstance(one, int)]
         if len(ids) != len(prompt):
             raise BadRequest("mistralrs takes one prompt at a time", param="prompt")
-        checks.token_ids(ids, "prompt", model.tokenizer.vocab_size)
+        check_token_ids(ids, "prompt", model.tokenizer.vocab_size)
         prompt = model.tokenizer.decode(ids, skip_special=False)
     return model.prepare_prompts(completion, [prompt])[0]
 

@@ -20,7 +20,7 @@ from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ChatRequest
 from dynamod.preprocess.model import Model
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE
 
 from .errors import ANTHROPIC
 from .messages import Conversation, CountTokensRequest, MessagesRequest

@@ -9,7 +9,7 @@ import msgspec
 
 from dynamod.ingress.batch_lines import request_entry
 from dynamod.message.errors import BadRequest, UserError
-from dynamod.preprocess.scan import LARGE, check_size
+from dynamod.preprocess.parse import LARGE, check_size
 
 from .records import Mistake
 

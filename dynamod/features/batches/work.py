@@ -12,7 +12,7 @@ import msgspec
 from dynamod.ingress.batch_lines import answer_row, failure_row
 from dynamod.ingress.large import apart
 from dynamod.message.errors import DynamodError, RequestError, UserError
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE
 
 from .ask import Asker, Later
 from .input import BadInput, Input, Place, read_input

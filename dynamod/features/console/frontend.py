@@ -54,8 +54,7 @@ def add_console(frontend: Frontend, server: Server, settings: ConsoleSettings) -
 
 
 def _loads_on_demand(frontend: Frontend) -> bool:
-    part = frontend.backend.parts.get("on_demand")
-    return part is not None and bool(part.states())
+    return any(part.states() for part in frontend.backend.parts.values())
 
 
 def _once(frontend: Frontend, server: Server, recorder: Recorder) -> Callable[[], Recorder]:

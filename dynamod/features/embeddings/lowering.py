@@ -9,7 +9,7 @@ from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import EngineFields
 from dynamod.message.worker import Chat, Embed, Stops
-from dynamod.preprocess import checks
+from dynamod.preprocess.conditions import check_token_ids, check_whole_input
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.output import TextOutput
 
@@ -94,7 +94,7 @@ def framed(
         if one not in first:
             first[one] = encode(one, True)
         ids = [*first[one], *encode(other, True)[before:]]
-        checks.whole_input(len(ids), context_length, name(place))
+        check_whole_input(len(ids), context_length, name(place))
         if (total := total + len(ids)) > MOST_TOKENS:
             many = f"{place + 1} pairs of texts have {total} tokens; {MOST_TOKENS} are allowed in one request"
             raise BadRequest(f"`{name(place)}`: the first {many}", param=name(place))
@@ -116,9 +116,9 @@ def _encoded(model: Model, texts: Sequence[str | list[int]], context_length: int
             _check_characters(len(text), context_length, name(place))
             ids = model.tokenizer.encode_packed(text, True) if text else b""
         else:
-            checks.token_ids(text, name(place), model.tokenizer.vocab_size)
+            check_token_ids(text, name(place), model.tokenizer.vocab_size)
             ids = tokens.pack(text)
-        checks.whole_input(tokens.count(ids), context_length, name(place))
+        check_whole_input(tokens.count(ids), context_length, name(place))
         found.append(ids)
     return found
 
@@ -126,7 +126,7 @@ def _encoded(model: Model, texts: Sequence[str | list[int]], context_length: int
 def _check_characters(characters: int, context_length: int, name: str) -> None:
     """Refuse what is too long however few tokens it may have, before it is tokenised. Raises BadRequest."""
     if context_length and characters > context_length * _LONGEST_TOKEN:
-        checks.whole_input(characters // _LONGEST_TOKEN, context_length, name)
+        check_whole_input(characters // _LONGEST_TOKEN, context_length, name)
 
 
 def _groups(inputs: Sequence[bytes]) -> list[list[bytes]]:

@@ -6,7 +6,7 @@ from dynamod.extension.feature import Feature
 
 
 def _stages(context: Any) -> Any:
-    from .suspicions import RequestSuspicions
+    from .stage import RequestSuspicions
 
     return RequestSuspicions(context.view, context.now, context.node).begin
 

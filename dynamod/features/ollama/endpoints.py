@@ -20,9 +20,9 @@ from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ChatRequest, Common, CompletionRequest
-from dynamod.preprocess import checks
+from dynamod.preprocess.conversation import check_tools
 from dynamod.preprocess.model import Model
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE
 
 from .loading import load_or_unload
 from .messages import Asking, OllamaChatRequest, OllamaGenerateRequest
@@ -89,7 +89,7 @@ class Chat(Answering[OllamaChatRequest]):
     def check(self, request: OllamaChatRequest) -> None:
         """The tools too."""
         super().check(request)
-        checks.tools(request.tools, None)
+        check_tools(request.tools, None)
 
     async def answer(
         self, frontend: Frontend, context: RequestContext, asked: OllamaChatRequest, card: ModelCard, body: bytes

@@ -45,9 +45,9 @@ def _starts(settings: "OnDemandSettings") -> tuple[Collection[str], int | None]:
 
 
 def _processor(context: "ProcessorContext") -> object:
-    from .part import ModelsOnDemand
+    from .parked import ParkedModels
 
-    return ModelsOnDemand(context)
+    return ParkedModels(context)
 
 
 def _expand() -> "Callable[[Document, object], tuple[Document, str | None]]":

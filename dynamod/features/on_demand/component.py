@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import cast
 
 from dynamod.discovery.base import Registry
 from dynamod.discovery.keys import KEEPERS, Address
@@ -20,7 +19,7 @@ from dynamod.runtime.components.processor import CATCH_UP, ProcessorComponent
 from dynamod.runtime.context import ComponentContext, ProcessContext
 
 from .keeper import ModelKeeper, Workers
-from .part import ModelsOnDemand
+from .part import PART, ModelsOnDemand
 from .settings import OnDemandSettings, names_of
 
 log = logging.getLogger("dynamod.frontend")
@@ -60,7 +59,8 @@ class OnDemandComponent(ProcessorComponent):
         await self.context.system.ready(ref, timeout=60)
         self._view.on_change(self._keeper.look_soon)
         places = {name: f"dyn://{Address(self._ctx.namespace, one.component)}" for name, one in self._on_demand.items()}
-        cast("ModelsOnDemand", self.parts["on_demand"]).manage(self._keeper, ref, self.reserved, places)
+        given = self.parts["on_demand"].context
+        self.parts.fill({PART: ModelsOnDemand(given, self._keeper, ref, self.reserved, places)})
 
     async def _keep(self, name: str, component: str) -> None:
         """Read the card of a model from its files, again and again until they are there."""

@@ -14,7 +14,7 @@ from dynamod.message.errors import NotFound
 from dynamod.message.openai import ModelRequest
 
 from .keeper import Load
-from .part import ModelsOnDemand
+from .part import PART, ModelsOnDemand
 from .reports import ModelReport
 
 
@@ -43,7 +43,8 @@ class Running(Endpoint):
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """The list, of the models that the client's key may ask for."""
         seen = {card.base for card in frontend.models(context).values()}
-        reports = _part(frontend).states().values()
+        part = _part(frontend)
+        reports = part.states().values() if part is not None else ()
         rows = [one for one in reports if one.state != "unloaded" and one.model in seen]
         return json_response(RunningModels(rows))
 
@@ -63,7 +64,7 @@ class LoadModel(BodyEndpoint[ModelRequest]):
     ) -> web.StreamResponse:
         """Have it done. Raises NotFound for a model that another graph serves, Overloaded or Conflict."""
         part = _part(frontend)
-        if asked.model not in part.states():
+        if part is None or asked.model not in part.states():
             raise NotFound(f"the model `{asked.model}` is not loaded on demand here", param="model")
         await self.act(part, asked.model)
         return json_response(Done(True, asked.model, part.states()[asked.model].state))
@@ -84,8 +85,7 @@ class UnloadModel(LoadModel):
         await part.unload_model(model)
 
 
-def _part(frontend: Frontend) -> ModelsOnDemand:
-    part: ModelsOnDemand | None = frontend.backend.parts.get("on_demand")
-    if part is None:
-        raise NotFound("models are not loaded on demand here")
+def _part(frontend: Frontend) -> ModelsOnDemand | None:
+    """None in a processor without `models:`."""
+    part: ModelsOnDemand | None = frontend.backend.parts.get(PART)
     return part

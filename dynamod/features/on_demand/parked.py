@@ -10,6 +10,7 @@ import msgspec
 
 from dynamod.discovery.keys import PARKED, wanted_key
 from dynamod.discovery.records import decoded
+from dynamod.discovery.view import View
 from dynamod.extension.installed import helpers_of
 from dynamod.ingress.base import Job, ResponseSink, Run
 from dynamod.ingress.parts import Begin, ProcessorContext, ProcessorPart
@@ -21,6 +22,11 @@ log = logging.getLogger("dynamod.frontend")
 
 GRACE = 30.0
 """Seconds for which a model stays although its planner has gone: another planner may take over."""
+
+
+def has_worker(view: View, card: ModelCard) -> bool:
+    """Whether a worker serves the model, or the model below an adapter."""
+    return bool(view.served(card.base, None if card.parent else card, "").instances)
 
 
 class ParkedModels(ProcessorPart):
@@ -43,10 +49,6 @@ class ParkedModels(ProcessorPart):
         """Follow the records of planners, but not where the processor serves one address only."""
         if self.context.link is not None and self._view.only is None:
             self.context.link.watch(PARKED, self.record)
-
-    def coming(self, name: str) -> bool:
-        """Whether a worker of the model starts without a planner."""
-        return False
 
     def record(self, key: str, value: bytes | None) -> None:
         """What stands at a key of the registry now."""
@@ -90,9 +92,7 @@ class ParkedModels(ProcessorPart):
     def starts(self, card: ModelCard) -> bool:
         """Whether no worker serves the model, or the model below an adapter, and one starts for requests that wait."""
         record = self._models.get(card.base)
-        if not self.coming(card.base) and (record is None or record.problem):
-            return False
-        return not self._view.served(card.base, None if card.parent else card, "").instances
+        return record is not None and not record.problem and not has_worker(self._view, card)
 
     @contextmanager
     def wanted(self, name: str) -> Generator[None]:

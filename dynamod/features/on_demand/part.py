@@ -1,9 +1,9 @@
-"""The part of each processor: requests wait until their model is loaded."""
+"""The part of a processor that keeps models: requests wait until their model is loaded."""
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from itertools import count
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 from dynamod.actor import ActorUnreachable, DeadlineExceeded, Ref
 from dynamod.ingress.api.stream import StreamWriter
 from dynamod.ingress.base import Job, ResponseSink, Run
-from dynamod.ingress.parts import Begin, ProcessorContext
+from dynamod.ingress.parts import Begin, ProcessorContext, ProcessorPart
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, Internal, Overloaded, RequestError
 
 from .keeper import Claim, ModelKeeper, Release, Unload
-from .parked import ParkedModels
+from .parked import has_worker
 from .reports import ModelReport
 from .settings import duration
 
@@ -23,6 +24,8 @@ log = logging.getLogger("dynamod.frontend")
 
 NO_LIMIT = 1e9
 """Seconds to wait for a model where no limit is set."""
+PART = "models"
+"""Its name among the parts of the processor."""
 FIRST, TELL = 0.25, 1.0
 """Seconds until the first comment about a model that loads, so that a refusal at once is a status; and between two."""
 
@@ -110,32 +113,34 @@ class LoadingRun:
             self.task.cancel()
 
 
-class ModelsOnDemand(ParkedModels):
-    """What the feature keeps in each processor. Only the processor of the kind `ondemand` has a keeper."""
+class ModelsOnDemand(ProcessorPart):
+    """What the processor of the kind `ondemand` has in addition to the part of each processor: models with a keeper.
 
-    keeper: ModelKeeper
-    _ref: Ref
+    `names`: each name for clients, aliases too, with the name of its model. `places`: by model, where its worker serves
+    it, dyn://...
+    """
 
-    def __init__(self, context: ProcessorContext) -> None:
+    def __init__(
+        self,
+        context: ProcessorContext,
+        keeper: ModelKeeper,
+        ref: Ref,
+        names: Mapping[str, str],
+        places: Mapping[str, str],
+    ) -> None:
         super().__init__(context)
-        self._names: Mapping[str, str] = {}
-        self._places: Mapping[str, str] = {}
+        self.keeper, self._ref, self._names, self._places = keeper, ref, names, places
         self._numbers = count(1)
 
-    def manage(self, keeper: ModelKeeper, ref: Ref, names: Mapping[str, str], places: Mapping[str, str]) -> None:
-        """Have a keeper load models. `names`: each name for clients, aliases too, with the name of its model.
-
-        `places`: by model, where its worker serves it, dyn://...
-        """
-        self.keeper, self._ref, self._names, self._places = keeper, ref, names, places
-
-    def coming(self, name: str) -> bool:
+    def starts(self, card: ModelCard) -> bool:
         """Whether the worker of a model that is wanted starts again, so that requests that had begun wait for it."""
-        return name in self._places and self.keeper.core.models[name].state in ("loading", "ready")
+        name = card.base
+        coming = name in self._places and self.keeper.core.models[name].state in ("loading", "ready")
+        return coming and not has_worker(self.context.view, card)
 
     def places(self, names: Collection[str]) -> set[str]:
         """Where workers of these models are started."""
-        return super().places(names) | {place for name, place in self._places.items() if name in names}
+        return {place for name, place in self._places.items() if name in names}
 
     def aliases(self) -> Mapping[str, str]:
         """Those of `models:`."""
@@ -143,7 +148,7 @@ class ModelsOnDemand(ParkedModels):
 
     def states(self) -> Mapping[str, ModelReport]:
         """All models of `models:`."""
-        return {one.model: one for one in self.keeper.published.all()} if self._names else {}
+        return {one.model: one for one in self.keeper.published.all()}
 
     async def ask(self, message: Any, model: str) -> Any:
         """The keeper's reply about a model. Raises Overloaded, also when the reply does not come in time."""
@@ -161,7 +166,7 @@ class ModelsOnDemand(ParkedModels):
         asked = self.context.cards().get(job.request.model)
         model = asked.base if asked is not None and asked.parent else job.request.model
         if model not in self._names:
-            return await super().start(job, sink, begin)
+            return await begin(job, sink)
         claim = Claim(model, f"{next(self._numbers)}", _keep_alive(job.request.keep_alive))
         claimed = partial(self._begin, job, sink, claim, begin)
         if not (job.request.send_loading_state and isinstance(sink, StreamWriter)) or self._state(model)[0] == "ready":
@@ -180,7 +185,7 @@ class ModelsOnDemand(ParkedModels):
         over = self._releaser(claim)
         try:
             await self.ask(claim, claim.model)
-            return ClaimedRun(await super().start(job, ClaimedSink(sink, over), begin), over)
+            return ClaimedRun(await begin(job, ClaimedSink(sink, over)), over)
         except BaseException:
             over()
             raise
@@ -188,11 +193,7 @@ class ModelsOnDemand(ParkedModels):
     @asynccontextmanager
     async def held(self, model: str) -> AsyncGenerator[None]:
         """Keep the model loaded meanwhile."""
-        if model not in self._names:
-            async with super().held(model):
-                yield
-            return
-        async with self._claimed(model, None):
+        async with self._claimed(model, None) if model in self._names else nullcontext():
             yield
 
     @asynccontextmanager
@@ -205,9 +206,9 @@ class ModelsOnDemand(ParkedModels):
             self._releaser(claim)()
 
     async def load_model(self, model: str, keep_alive: float | str | None = None) -> bool:
-        """Load one of `models:`, or what a planner starts."""
+        """Load one of `models:`."""
         if model not in self._names:
-            return await super().load_model(model, keep_alive)
+            return False
         async with self._claimed(self._names[model], _keep_alive(keep_alive)):
             return True
 

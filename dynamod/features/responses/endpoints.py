@@ -22,7 +22,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, NotFound, unsupported
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.preprocess.model import Model
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE
 
 from .items import SEALED, as_input, items_of, resolved
 from .kept import GONE

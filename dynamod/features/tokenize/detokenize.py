@@ -12,7 +12,7 @@ from dynamod.http.context import RequestContext
 from dynamod.ingress.api.endpoint import BodyEndpoint, Frontend
 from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ModelRequest, TokenId
-from dynamod.preprocess.checks import token_ids
+from dynamod.preprocess.conditions import check_token_ids
 from dynamod.preprocess.tokenizer import Tokenizer
 
 _THREAD_AT = 10_000  # ids; at most about 1 ms of work
@@ -50,7 +50,7 @@ class Detokenize(BodyEndpoint[DetokenizeRequest]):
 
 
 def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    token_ids(ids, "tokens", tokenizer.vocab_size)
+    check_token_ids(ids, "tokens", tokenizer.vocab_size)
     return tokenizer.decode(ids, skip_special=False)
 
 

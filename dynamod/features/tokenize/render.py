@@ -13,7 +13,7 @@ from dynamod.ingress.large import apart
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ChatRequest
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE
 
 _CHAT = ChatCompletions()
 

@@ -15,7 +15,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, TooLarge, unsupported
 from dynamod.message.openai import ChatRequest, Messages, ModelRequest
 from dynamod.preprocess.conversation import check_messages
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE
 from dynamod.preprocess.tokenizer import Tokenizer
 
 _LONGEST = 8_000_000

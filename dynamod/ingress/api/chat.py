@@ -15,8 +15,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, Part
 from dynamod.message.worker import BEHIND, Grammar
-from dynamod.preprocess import checks
-from dynamod.preprocess.conversation import check_messages, tools_of
+from dynamod.preprocess.conversation import check_messages, check_tools, tools_of
 from dynamod.preprocess.model import Model, Prepared
 
 from .details import PromptLogprob, RequestMetrics, token_logprobs
@@ -105,7 +104,7 @@ class ChatCompletions(Generation[ChatRequest]):
     def check(self, request: ChatRequest) -> None:
         """The messages too."""
         check_messages(request.messages)
-        checks.tools(request.tools, request.tool_choice)
+        check_tools(request.tools, request.tool_choice)
         for place, message in enumerate(request.messages):
             if isinstance(message.content, list) and message.role != "assistant":
                 _check_parts(message.content, f"messages[{place}].content")

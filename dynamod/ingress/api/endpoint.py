@@ -25,7 +25,7 @@ from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.turns import Turns
 from dynamod.ingress.base import NO_CALLS, Backend, CallForm, Job
-from dynamod.ingress.fields import extended, of_features_off
+from dynamod.ingress.fields import check_features, extended
 from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
 from dynamod.ingress.memory import trim_memory
@@ -34,8 +34,7 @@ from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
 from dynamod.message.openai import EngineFields, ModelRequest
 from dynamod.observe.logs import bound
 from dynamod.preprocess.model import Model
-from dynamod.preprocess.parse import Parser
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE, Parser
 
 from .response import ResponseWriter
 from .unserved import Unserved, body_without, field_of, left_out
@@ -236,8 +235,8 @@ class BodyEndpoint(Endpoint, Generic[R]):
         if ignored is not None:
             request, found = left_out(request, self.unserved_in)
             ignored += found
-        for path, why in of_features_off(request):
-            raise BadRequest(why, param=path, code="feature_off")
+        if (nvext := getattr(request, "nvext", None)) is not None:
+            check_features(nvext)
         self.check(request)
         return request, unknown
 

@@ -20,7 +20,7 @@ from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import Common
 from dynamod.message.worker import Grammar
 from dynamod.preprocess.model import Model, Prepared
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE
 
 from .endpoint import EngineEndpoint
 from .response import ResponseWriter

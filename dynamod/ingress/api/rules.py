@@ -10,9 +10,8 @@ one. A test sends bodies that the document allows, so a rule that is missing her
 from collections.abc import Mapping
 from typing import Any
 
-from dynamod.preprocess.checks import TOOL_NAME
 from dynamod.preprocess.contents import ROLES
-from dynamod.preprocess.conversation import OTHER_ROLE
+from dynamod.preprocess.conversation import OTHER_ROLE, TOOL_NAME
 
 Schema = dict[str, Any]
 

@@ -16,7 +16,7 @@ from dynamod.message.errors import BadRequest, TooLarge
 from dynamod.message.openai import ChatRequest, Message, Part
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import BaseOutput
-from dynamod.preprocess.scan import LARGE
+from dynamod.preprocess.parse import LARGE
 
 from .chat import ChatCompletions
 from .endpoint import Frontend

@@ -14,7 +14,7 @@ from dynamod.actor.testing import virtual
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.features.on_demand.keeper import ModelKeeper
-from dynamod.features.on_demand.part import ModelsOnDemand
+from dynamod.features.on_demand.part import PART, ModelsOnDemand
 from dynamod.features.on_demand.settings import Budget, ModelSettings
 from dynamod.ingress.base import Job
 from dynamod.ingress.parts import ProcessorContext, ProcessorPart, ProcessorParts
@@ -77,7 +77,7 @@ class Made(ProcessorParts):
     """The part, as a processor calls it."""
 
     def __init__(self, part: ModelsOnDemand, inner: Inner) -> None:
-        parts: dict[str, ProcessorPart] = {"on_demand": part}
+        parts: dict[str, ProcessorPart] = {PART: part}
         super().__init__(parts)
         self.keeper, self._inner = part.keeper, inner
 
@@ -95,17 +95,15 @@ async def backend(timeout: float | None = 60.0) -> AsyncIterator[tuple[Made, Inn
         await system.ready(ref, timeout=5.0)
         names = {"a": "a", "b": "b", "first": "a"}
         unused: Any = None
-        part = ModelsOnDemand(
-            ProcessorContext(
-                View(cast("Any", MemoryRegistry(Random(1)))),
-                unused,
-                inner.cards,
-                lambda work, _name: asyncio.ensure_future(work),
-                lambda _watcher: None,
-                *(unused, unused, unused, unused, inner.check, timeout),
-            )
+        context = ProcessorContext(
+            View(cast("Any", MemoryRegistry(Random(1)))),
+            unused,
+            inner.cards,
+            lambda work, _name: asyncio.ensure_future(work),
+            lambda _watcher: None,
+            *(unused, unused, unused, unused, inner.check, timeout),
         )
-        part.manage(keeper, ref, names, {"a": "dyn://a.b.c"})
+        part = ModelsOnDemand(context, keeper, ref, names, {"a": "dyn://a.b.c"})
         yield Made(part, inner), inner, workers
 
 
@@ -229,7 +227,7 @@ async def test_a_feature_holds_a_model_while_it_needs_a_worker() -> None:
 @virtual
 async def test_a_model_is_loaded_for_a_time_and_unloaded_by_hand() -> None:
     async with backend() as (made, _, _):
-        part = cast("ModelsOnDemand", made["on_demand"])
+        part = cast("ModelsOnDemand", made[PART])
         assert not await part.load_model("elsewhere")
         assert not await part.unload_model("elsewhere")
         assert await part.load_model("first", "10s")
