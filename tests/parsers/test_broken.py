@@ -373,9 +373,11 @@ def test_a_value_that_a_limit_follows_ends_with_its_function(name: str) -> None:
     text = unclosed(form, "</parameter>", {"count": 1, "text": "xyz"}).rstrip()
     first = ("find", {"count": 1, "text": "xyz"})
     for at in range(text.index("</function>") + len("</function>"), len(text) + 1):
-        assert stripped(read(form, text[:at], "length")) == [first]
+        found = read(form, text[:at], "length")
+        assert (stripped(found), text_of(found)) == ([first], "")
     assert stripped(read(form, f"{text}\n{form.calls([('now', {})])[:-20]}", "length"))[:1] == [first]
     assert text_of(read(form, f"{text}\nYes", "length")) == "Yes"
+    assert stripped(read(form, text.replace("</function>", "</function>" * 2), "length")) == [first]
     assert [type(one) for one in read(form, text.partition("</function>")[0], "length")] == [Dropped]
 
 

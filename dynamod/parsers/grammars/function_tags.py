@@ -74,7 +74,7 @@ class Qwen3Coder(Grammar):
 
         The text of a function without outer tags may be followed by any text.
         """
-        closed = ("",) if opening == "<function=" else (cls.closings[0], *cls.openings)
+        closed = ("",) if opening == "<function=" else (cls.closings[0], "</function>", *cls.openings)
         next_value = ("<parameter=",)
         outer = ("</function>", cls.closings[0])
         return Stops("</parameter>", next_value, next_value, outer, ("<parameter=", "</function>"), closed)
