@@ -34,6 +34,7 @@ HOSTILE: dict[str, Callable[[str, str], Repeat]] = {
     "near markers": lambda opening, call: repeated("<"),
     "structure": lambda opening, call: repeated('["a",{}],', f'{opening}{{"x":['),
     "calls": lambda opening, call: repeated(call),
+    "broken calls": lambda opening, call: repeated(f"{call.replace('xyz', 'a' + chr(34) + 'b')}; "),
     "calls without their end": lambda opening, call: repeated(call[: len(call) * 2 // 3]),
     "beginnings of calls": lambda opening, call: repeated(call[: len(call) // 3]),
     "one long value": lambda opening, call: lambda size: call.replace("xyz", "x" * size),

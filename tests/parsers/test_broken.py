@@ -194,6 +194,31 @@ def test_a_quote_that_is_not_closed_ends_with_its_tag(tool: str, text: str) -> N
     assert calls_of(read(FORMATS[tool], text)) == [("find", {"text": "x"})]
 
 
+@pytest.mark.parametrize("tool", ["llama3_json", "default", "phi4", "xlam"])
+@pytest.mark.parametrize("between", ["; ", ";", ";\n"])
+@pytest.mark.parametrize("given", ['{"text": "a"b"}', '{"text": "a"b", "count": 1}', '{"text": ]}', "{place: 1}"])
+def test_a_broken_call_ends_before_the_next_after_a_semicolon(tool: str, between: str, given: str) -> None:
+    form = FORMATS[tool]
+    broken, now = f'{{"name": "find", "parameters": {given}}}', '{"name": "now", "parameters": {}}'
+    found = read(form, between.join((broken, WEATHER, now)))
+    assert calls_of(found) == [("find", {"text": "x"}), ("now", {})]
+    assert text_of(found) == broken + between
+    assert [one for one in found if isinstance(one, Dropped)] == [Dropped(0, "find", "malformed")]
+    for size in (1, 7, 500):
+        parser = make_parser(form.tool, None, TOOLS, seed="s")
+        parser.keep_calls(pieces=True)
+        text = between.join((broken, WEATHER, now))
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        kept = assemble([one for piece in pieces for one in parser.feed(piece)] + parser.finish())
+        assert [one.arguments.rstrip("}") for one in kept if isinstance(one, Call)] == [
+            given.rstrip("}"),
+            '{"text": "x"',
+            "{",
+        ]
+    cut = read(form, between.join((broken, WEATHER))[:-2], "length")
+    assert not calls_of(cut)
+
+
 @pytest.mark.parametrize(
     ("tool", "text", "content"),
     [
