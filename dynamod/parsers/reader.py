@@ -171,6 +171,22 @@ class Reader:
             raise Malformed
         return found
 
+    def follows(self, *words: str) -> Steps[bool]:
+        """Whether one of the words comes next, or the end of the text, after white space. None of it is read."""
+        passed: list[str] = []
+        found = True
+        try:
+            while not (rest := self.held.lstrip()):
+                passed.append(self.cut(len(self.held)))
+                yield from self.more()
+            passed.append(self.cut(len(self.held) - len(rest)))
+            passed.append((yield from self.accept(*words)))
+            found = bool(passed[-1])
+        except Ended:  # perhaps in the middle of a word
+            pass
+        self.back("".join(passed))
+        return found
+
     def until(self, *stops: str, limit: int = 0, emit: Emit | None = None) -> Steps[tuple[str, str]]:
         """Text up to the next of the words, and that word. Raises Malformed above `limit` characters (0: none).
 

@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -36,9 +37,18 @@ def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
             break
         target: object = root
         for part in schema["$ref"].removeprefix("#/").split("/"):
-            target = target.get(part) if isinstance(target, Mapping) else None
+            target = _inside(target, part)
         schema = target
     return schema if isinstance(schema, Mapping) else {}
+
+
+def _inside(value: object, part: str) -> object:
+    """What a part of a reference names in a JSON value. Some writers leave names as they are, others encode them."""
+    if isinstance(value, list):
+        return value[int(part)] if part.isdecimal() and len(part) < 10 and int(part) < len(value) else None
+    if not isinstance(value, Mapping):
+        return None
+    return value[part] if part in value else value.get(unquote(part).replace("~1", "/").replace("~0", "~"))
 
 
 def member(schema: object, name: str, root: Mapping[str, Any]) -> object:
@@ -53,21 +63,40 @@ def member(schema: object, name: str, root: Mapping[str, Any]) -> object:
 
 def kinds(schema: object, root: Mapping[str, Any]) -> set[str]:
     """JSON types that a schema allows; empty when it does not say. `root`: where `$ref` looks."""
-    found: set[str] = set()
-    seen, options = set[int](), [schema]
-    while options and len(seen) < MOST_OPTIONS:
-        option = resolved(options.pop(), root)
-        if id(option) in seen:  # references may lead to one schema many times, and in circles
-            continue
-        seen.add(id(option))
-        kind = option.get("type")
-        named = {kind} if isinstance(kind, str) else {name for name in kind or () if isinstance(name, str)}
-        more = [one for word in ("anyOf", "oneOf") for one in option.get(word) or ()]
-        if not named and not more and isinstance(option.get("enum"), list):
-            named = {"string"} if all(isinstance(value, str) for value in option["enum"]) else set()
-        found |= {_OTHER_NAMES.get(name, name) for name in named}
-        options += more
+    return _kinds(schema, root, {})
+
+
+def _kinds(schema: object, root: Mapping[str, Any], known: dict[int, set[str]]) -> set[str]:
+    """As `kinds`. `known`: what was found, by the id of a schema: references may lead to one many times.
+
+    Where a schema leads to itself, it does not say more there.
+    """
+    option = resolved(schema, root)
+    if id(option) in known or len(known) >= MOST_OPTIONS:
+        return known.get(id(option), set())
+    known[id(option)] = set()
+    kind = option.get("type")
+    named = {kind} if isinstance(kind, str) else {name for name in kind or () if isinstance(name, str)}
+    more = [one for word in ("anyOf", "oneOf") for one in option.get(word) or ()]
+    if not named and not more and isinstance(option.get("enum"), list):
+        named = {"string"} if all(isinstance(value, str) for value in option["enum"]) else set()
+    found = {_OTHER_NAMES.get(name, name) for name in named}
+    for one in more:
+        found |= _kinds(one, root, known)
+    for one in option.get("allOf") or ():
+        found = _agreed(found, _kinds(one, root, known))
+    known[id(option)] = found
     return found
+
+
+def _agreed(first: set[str], second: set[str]) -> set[str]:
+    """Types that two schemas allow: an integer is a number, too. A schema that does not say allows all."""
+    if not first or not second:
+        return first or second
+    both = first & second
+    if ("number" in first and "integer" in second) or ("integer" in first and "number" in second):
+        both.add("integer")
+    return both
 
 
 def typed(text: str, schema: Mapping[str, Any], name: str) -> str:

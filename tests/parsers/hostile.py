@@ -7,6 +7,8 @@ from dynamod.parsers.grammars import grammar_class
 from tests.parsers.vectors import Format
 
 Repeat = Callable[[int], str]
+CLOSING = re.compile("xyz\n?(<[^>]*>)")
+"""The closing tag of the value `xyz`."""
 
 
 def repeated(piece: str, front: str = "", back: str = "") -> Repeat:
@@ -32,6 +34,7 @@ HOSTILE: dict[str, Callable[[str, str], Repeat]] = {
     "near markers": lambda opening, call: repeated("<"),
     "structure": lambda opening, call: repeated('["a",{}],', f'{opening}{{"x":['),
     "calls": lambda opening, call: repeated(call),
+    "broken calls": lambda opening, call: repeated(f"{call.replace('xyz', 'a' + chr(34) + 'b')}; "),
     "calls without their end": lambda opening, call: repeated(call[: len(call) * 2 // 3]),
     "beginnings of calls": lambda opening, call: repeated(call[: len(call) // 3]),
     "one long value": lambda opening, call: lambda size: call.replace("xyz", "x" * size),
@@ -42,6 +45,15 @@ HOSTILE: dict[str, Callable[[str, str], Repeat]] = {
     "values without closing tags": lambda opening, call: repeated(re.sub("(xyz\n?)[^<]*<[^>]*>", "\\1", call)),
     "a call's end in values": lambda opening, call: repeated(f"{call.partition('xyz')[0]}{call[-20:]}xyz"),
     "a call's end and text": lambda opening, call: repeated("word. ", f"{call.partition('xyz')[0]}{call[-20:]}"),
+    "closing tags in values": lambda opening, call: repeated(
+        f"{''.join(CLOSING.findall(call)[:1])} word", f"{call.partition('xyz')[0]}{call[-20:]}"
+    ),
+    "white space behind closing tags in values": lambda opening, call: repeated(
+        " \n", f"{call.partition('xyz')[0]}{call[-20:]}{''.join(CLOSING.findall(call)[:1])}"
+    ),
+    "white space between tags in values": lambda opening, call: repeated(
+        f"{''.join(CLOSING.findall(call)[:1])}{' ' * 500}", f"{call.partition('xyz')[0]}{call[-20:]}", back="xyz"
+    ),
     "no markers": lambda opening, call: repeated("word, more. "),
 }
 

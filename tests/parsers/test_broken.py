@@ -194,6 +194,31 @@ def test_a_quote_that_is_not_closed_ends_with_its_tag(tool: str, text: str) -> N
     assert calls_of(read(FORMATS[tool], text)) == [("find", {"text": "x"})]
 
 
+@pytest.mark.parametrize("tool", ["llama3_json", "default", "phi4", "xlam"])
+@pytest.mark.parametrize("between", ["; ", ";", ";\n"])
+@pytest.mark.parametrize("given", ['{"text": "a"b"}', '{"text": "a"b", "count": 1}', '{"text": ]}', "{place: 1}"])
+def test_a_broken_call_ends_before_the_next_after_a_semicolon(tool: str, between: str, given: str) -> None:
+    form = FORMATS[tool]
+    broken, now = f'{{"name": "find", "parameters": {given}}}', '{"name": "now", "parameters": {}}'
+    found = read(form, between.join((broken, WEATHER, now)))
+    assert calls_of(found) == [("find", {"text": "x"}), ("now", {})]
+    assert text_of(found) == broken + between
+    assert [one for one in found if isinstance(one, Dropped)] == [Dropped(0, "find", "malformed")]
+    for size in (1, 7, 500):
+        parser = make_parser(form.tool, None, TOOLS, seed="s")
+        parser.keep_calls(pieces=True)
+        text = between.join((broken, WEATHER, now))
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        kept = assemble([one for piece in pieces for one in parser.feed(piece)] + parser.finish())
+        assert [one.arguments.rstrip("}") for one in kept if isinstance(one, Call)] == [
+            given.rstrip("}"),
+            '{"text": "x"',
+            "{",
+        ]
+    cut = read(form, between.join((broken, WEATHER))[:-2], "length")
+    assert not calls_of(cut)
+
+
 @pytest.mark.parametrize(
     ("tool", "text", "content"),
     [
@@ -324,7 +349,7 @@ def test_a_value_without_its_closing_tag_ends_in_front_of_the_next(name: str, cl
     assert stripped(read(form, unclosed(form, closing, {"text": "xyz", "count": 1}))) == wanted
 
 
-@tags("qwen3_coder", "mimo", "seed_oss", "beam", "minimax_m3")  # such a marker ends their values
+@tags("beam", "minimax_m3")  # such a marker ends their values
 def test_a_value_may_have_the_end_of_a_call_in_it(name: str, closing: str) -> None:
     form = FORMATS[name]
     end = form.calls([("find", {"text": "xyz"})]).partition(closing)[2].strip()
@@ -332,7 +357,65 @@ def test_a_value_may_have_the_end_of_a_call_in_it(name: str, closing: str) -> No
     for value in (f"say {end} and go", f"{end}{end} on", f"say {end}"):
         text = whole.replace("xyz", value)
         assert calls_of(read(form, text)) == [("find", {"text": value, "count": 1})]
-        assert [type(one) for one in read(form, text.partition(closing)[0], "length")] == [Dropped]
+        if form.tool not in FUNCTIONS:
+            assert [type(one) for one in read(form, text.partition(closing)[0], "length")] == [Dropped]
+
+
+FUNCTIONS = ("qwen3_coder", "mimo", "seed_oss")
+functions = pytest.mark.parametrize("name", [*FUNCTIONS, "qwen3_coder plain", "qwen3_coder together"])
+VALUES = (
+    'print("</function>")\nprint("</function>\\n</tool_call>")',
+    "</function> </tool_call> </seed:tool_call>",
+    "</tool_call></function>",
+    "say </function> and </parameter> so",
+    "</function></parameter></tool_call> so",
+)
+
+
+@functions
+@pytest.mark.parametrize("value", VALUES)
+def test_a_file_that_tells_of_functions_is_written_whole(name: str, value: str) -> None:
+    form = FORMATS[name]
+    wanted: list[tuple[str, object]] = [("find", {"count": 1, "text": value}), ("find", {"text": "x"})]
+    text = form.calls([("find", {"count": 1, "text": value}), ("find", {"text": "x"})])
+    found = read(form, f"{text}Yes.")
+    assert calls_of(found) == wanted
+    assert text_of(found).strip() == "Yes."
+    assert calls_of(read(form, text[: text.rindex("<parameter=")]))[:1] == wanted[:1]
+    assert calls_of(read(form, form.calls([("find", {"count": 1, "text": value})]), "length")) == wanted[:1]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "qwen3_coder together"])
+def test_a_file_that_a_limit_cuts_off_is_not_written(name: str) -> None:
+    text = FORMATS[name].calls([("find", {"count": 1, "text": VALUES[0]})])
+    for cut in range(text.index('")'), text.rindex("</function>")):
+        assert [type(one) for one in read(FORMATS[name], text[: cut + 1], "length")] == [Dropped]
+
+
+@functions
+def test_a_value_that_a_limit_follows_ends_with_its_function(name: str) -> None:
+    form = FORMATS[name]
+    text = unclosed(form, "</parameter>", {"count": 1, "text": "xyz"}).rstrip()
+    first = ("find", {"count": 1, "text": "xyz"})
+    for at in range(text.index("</function>") + len("</function>"), len(text) + 1):
+        found = read(form, text[:at], "length")
+        assert (stripped(found), text_of(found)) == ([first], "")
+    assert stripped(read(form, f"{text}\n{form.calls([('now', {})])[:-20]}", "length"))[:1] == [first]
+    assert text_of(read(form, f"{text}\nYes", "length")) == "Yes"
+    assert stripped(read(form, text.replace("</function>", "</function>" * 2), "length")) == [first]
+    assert [type(one) for one in read(form, text.partition("</function>")[0], "length")] == [Dropped]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_value_ends_where_its_closing_tag_comes_too_late(name: str) -> None:
+    form = FORMATS[name]
+    text = unclosed(form, "</parameter>", {"text": "xyz"})
+    late = text.replace("</function>", "</function>\n</parameter>")
+    assert stripped(read(form, late)) == [("find", {"text": "xyz"})]
+    found = read(form, f"{text}A tag like </parameter> ends it.")
+    assert stripped(found) == [("find", {"text": "xyz"})]
+    assert text_of(found).strip() == "A tag like ends it."
+    assert stripped(read(form, text.replace("</function>", ""))) == [("find", {"text": "xyz"})]
 
 
 @pytest.mark.parametrize("name", ["glm45", "hunyuan", "k2_horizon", "k2_horizon types"])

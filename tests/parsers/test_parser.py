@@ -285,6 +285,22 @@ def test_special_tokens_are_dropped_and_arguments_stream() -> None:
         ("5", {"$ref": "#/$defs/text"}, "5"),
         ("1", {"enum": ["1", "2"]}, "1"),
         ("1e", {"$ref": "#/none"}, "1e"),
+        ("5", {"$ref": "#/$defs/My%20Type"}, "5"),
+        ("5", {"$ref": "#/$defs/a~1b~0c%25"}, "5"),
+        ("5", {"$ref": "#/$defs/list/anyOf/1"}, "5"),
+        ("5", {"$ref": "#/$defs/100%"}, "5"),
+        ("5", {"allOf": [{"$ref": "#/$defs/text"}]}, "5"),
+        ("5", {"allOf": [{"$ref": "#/$defs/text"}, {"minLength": 1}]}, "5"),
+        ("5", {"allOf": [{"type": ["string", "integer"]}, {"type": ["string", "null"]}]}, "5"),
+        ("5", {"allOf": [{"type": "number"}, {"type": "integer"}]}, 5),
+        ("5.0", {"allOf": [{"type": "number"}, {"type": "integer"}]}, 5),
+        ("5", {"allOf": [{"anyOf": [{"type": "string"}, {"type": "null"}]}]}, "5"),
+        ("5", {"anyOf": [{"allOf": [{"type": "string"}]}, {"type": "null"}]}, "5"),
+        ("5", {"type": "string", "allOf": [{"minLength": 1}]}, "5"),
+        ("5", {"$ref": "#/$defs/text", "description": "a text"}, "5"),
+        ("5", {"allOf": [{"type": "string"}, {"type": "integer"}]}, 5),
+        ("5", {"allOf": [{"type": "string"}, {"type": ["number", "integer"]}]}, 5),
+        ("5", {"allOf": []}, 5),
         ("3.14", {"type": "float"}, 3.14),
         ("5", {"type": "str"}, "5"),
         ("5", {"type": "int"}, 5),
@@ -294,7 +310,9 @@ def test_special_tokens_are_dropped_and_arguments_stream() -> None:
     ],
 )
 def test_values_have_the_schemas_type(text, schema, made) -> None:
-    whole = {"properties": {"p": schema}, "$defs": {"text": {"type": "string"}}}
+    names = ("text", "My Type", "a/b~c%", "100%")
+    whole = {"properties": {"p": schema}, "$defs": {name: {"type": "string"} for name in names}}
+    whole["$defs"]["list"] = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
     assert json.loads(typed(text, whole, "p")) == made
 
 

@@ -128,6 +128,23 @@ def test_a_marker_in_an_argument_waits_for_the_end_of_the_call() -> None:
     assert not [one for one in made if isinstance(one, Broken)]
 
 
+@pytest.mark.parametrize("tool", ["qwen3_coder", "mimo", "seed_oss"])
+def test_the_end_of_a_call_in_a_value_waits_for_the_closing_tag_of_the_value(tool: str) -> None:
+    text = FORMATS[tool].calls([("find", {"text": "say </function> then"})])
+    parser = make_parser(tool, None, TOOLS)
+    parser.keep_calls(pieces=True)
+
+    def fed(piece: str) -> str:
+        return "".join(one.text for one in parser.feed(piece) if isinstance(one, Arguments))
+
+    front, _, back = text.partition("</function>")
+    at = back.index("</parameter>") + len("</parameter>")
+    assert fed(front) == '{"text": "say '
+    assert fed(f"</function>{back[:at]}") == ""
+    assert fed("\n</function>").startswith('</function> then"')
+    assert not [one for one in parser.finish() if isinstance(one, Broken | Dropped)]
+
+
 @pytest.mark.parametrize(
     "text", ['"a\\nb"', "'it\\'s'", '"a" "b"', '"""a\nb"""', '"\\x41b"', '""', "'\\u00e9\\\\'", '"a\nb"', "'x' 'y\\n'"]
 )

@@ -128,11 +128,14 @@ def test_calls_are_looked_for_again_in_a_little_text_and_not_in_much() -> None:
 
 def test_a_schema_of_a_tool_costs_no_more_than_its_size() -> None:
     root: dict[str, object] = {"type": "object", "properties": {"p": {"$ref": "#/$defs/s0"}}}
-    root["$defs"] = {f"s{at}": {"anyOf": [{"$ref": f"#/$defs/s{at + 1}"}] * 2} for at in range(60)} | {
+    schemas: dict[str, object] = {f"s{at}": {"anyOf": [{"$ref": f"#/$defs/s{at + 1}"}] * 2} for at in range(60)} | {
         "s60": {"type": "integer"}
     }
+    root["$defs"] = schemas
     assert kinds({"$ref": "#/$defs/s0"}, root) == {"integer"}
     loop = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "string"}]}}}
     assert kinds({"$ref": "#/$defs/a"}, loop) == {"string"}
+    schemas["s60"] = {"allOf": [{"$ref": "#/$defs/s0"}, {"allOf": [{"type": "integer"}] * 2}]}
+    assert kinds({"$ref": "#/$defs/s0"}, root) == {"integer"}
     parser = make_parser("qwen3_coder", None, [ToolSpec("f", root)])
     parser.feed("<function=f><parameter=p>5</parameter></function>")

@@ -6,7 +6,7 @@ from ..reader import Ended, Steps
 from ..writing import Parameter, Writing
 from .base import Grammar
 from .json_calls import arguments, json_calls
-from .parameters import Parameters, trimmed
+from .parameters import Parameters, Stops, tagged, trimmed
 
 
 class Qwen3Coder(Grammar):
@@ -29,6 +29,7 @@ class Qwen3Coder(Grammar):
 
     def read(self, opening: str) -> Steps[None]:
         """The calls of one pair of outer tags, or one function."""
+        stops = self.stops(opening)
         while True:
             self.calls.begin()
             if opening != "<function=":
@@ -36,14 +37,14 @@ class Qwen3Coder(Grammar):
                     yield from json_calls(self.reader, self.calls)
                     return
                 yield from self.reader.expect("<function=")
-            yield from self._function()
+            yield from self._function(stops)
             if opening == "<function=" or (yield from self.reader.peek()) != "<":
                 return
             if not (yield from self.reader.accept("<function=")):
                 return
             opening = "<function="
 
-    def _function(self) -> Steps[None]:
+    def _function(self, stops: Stops) -> Steps[None]:
         reader = self.reader
         name, _ = yield from self.name(">")
         parameters = Parameters(self.calls, name)
@@ -63,11 +64,20 @@ class Qwen3Coder(Grammar):
                 break
             key, _ = yield from self.name(">")
             emit = parameters.string(key, lines=self.lines)
-            value, stop = yield from reader.until("</parameter>", "<parameter=", "</function>", emit=emit)
-            if stop != "</parameter>":
-                reader.back(stop)
+            value = yield from tagged(reader, self.calls, stops, emit)
             parameters.add(key, trimmed(value) if self.lines else value)
         parameters.done()
+
+    @classmethod
+    def stops(cls, opening: str) -> Stops:
+        """What ends a value of a call that an opening marker is in front of.
+
+        The text of a function without outer tags may be followed by any text.
+        """
+        closed = ("",) if opening == "<function=" else (cls.closings[0], "</function>", *cls.openings)
+        next_value = ("<parameter=",)
+        outer = ("</function>", cls.closings[0])
+        return Stops("</parameter>", next_value, next_value, outer, ("<parameter=", "</function>"), closed)
 
 
 class Mimo(Qwen3Coder):

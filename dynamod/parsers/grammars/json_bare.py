@@ -2,13 +2,18 @@
 
 from typing import ClassVar
 
-from ..reader import Steps
+from ..reader import Steps, escaped
 from ..writing import written_json
 from .base import Grammar
 from .json_calls import json_calls
 
 _OBJECTS = ('{"name"', '{ "name"', '{"type": "function"', '{"function"')
 """How objects begin that may be calls after text."""
+_NEXT = tuple(f";{white}{word}" for white in ("", " ", "\n", escaped("\n")) for word in _OBJECTS)
+"""What stands between two calls. No JSON has it: the strings of JSON have a backslash in front of a quote.
+
+Arguments have a line break as `Reader.value` writes it.
+"""
 
 
 class Llama3(Grammar):
@@ -21,6 +26,11 @@ class Llama3(Grammar):
     quoted = True
     openings: ClassVar[tuple[str, ...]] = ("<|python_tag|>",)
     bare = "{["
+
+    @classmethod
+    def call_ends(cls) -> tuple[str, ...]:
+        """The next call, too."""
+        return (*super().call_ends(), *_NEXT)
 
     def inner_words(self) -> tuple[str, ...]:
         """Objects with a call's keys, and lists of these."""

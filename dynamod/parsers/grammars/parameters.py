@@ -106,12 +106,22 @@ class Stops(NamedTuple):
 
     `after`: markers of the next parameter. `begins`: words of which one is in front of each value. `outer`: markers of
     the call's end, and of the next call.
+    `then`: what may come after the closing tag of a value with a marker of `outer` in it; empty: anything. `closed`:
+    where a limit ends the text, the first marker of `outer` ends the value if one of these words comes next, or nothing
+    more; empty: it does not.
     """
 
     end: str
     after: tuple[str, ...]
     begins: tuple[str, ...]
     outer: tuple[str, ...]
+    then: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+
+    def end_at(self, marker: str, rest: str) -> bool:
+        """Whether a value ends at a marker of `outer`, where a limit has ended the text with `rest` after it."""
+        rest = rest.lstrip()
+        return marker == self.outer[0] and any(rest.startswith(word) or word.startswith(rest) for word in self.closed)
 
 
 def tagged(reader: Reader, calls: Calls, stops: Stops, emit: Emit | None) -> Steps[str]:
@@ -128,9 +138,13 @@ def tagged(reader: Reader, calls: Calls, stops: Stops, emit: Emit | None) -> Ste
         return text
     more = [stop]
     try:
-        _, last = yield from reader.until(stops.end, *stops.begins, *stops.after, emit=more.append)
+        while True:
+            _, last = yield from reader.until(stops.end, *stops.begins, *stops.after, emit=more.append)
+            if last != stops.end or not stops.then or (yield from reader.follows(*stops.then)):
+                break
+            more.append(last)
     except Ended:
-        if calls.reason != "stop":
+        if calls.reason != "stop" and not stops.end_at(stop, "".join((*more[1:], reader.held))):
             raise
         last = ""
     if last == stops.end:
