@@ -38,8 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Half as many processes again as cores: end-to-end tests wait for other processes most of their time."""
-    return max(2, (os.cpu_count() or 1) * 3 // 2) if config.option.numprocesses == "auto" else None
+    """Two and a half for each core: end-to-end tests wait for other processes most of their time."""
+    return max(2, (os.cpu_count() or 1) * 5 // 2) if config.option.numprocesses == "auto" else None
 
 
 LONG = ("test_documents.py", "e2e", "ingress", "real")

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+"""Of a function without `parameters`: by OpenAI's reference its list of parameters is empty."""
+
 
 def moved(schema: Any, place: str) -> Any:
     """A schema that is at another place now: what it says of itself begins there."""

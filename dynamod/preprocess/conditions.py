@@ -93,6 +93,7 @@ def sampling_of(request: "Common", card: ModelCard, vocab_size: int) -> Sampling
     """Lower everything that chooses tokens. Raises BadRequest.
 
     The client's top-level field wins over nvext, nvext over the model's default. `top_k` -1 means off (0 becomes -1).
+    `top_p` 0 means the best token: some engines only know numbers above 0, so it becomes `top_k` 1.
     """
     nvext, default = request.nvext, card.sampling_defaults.get
     temperature, top_k, repetition = request.temperature, request.top_k, request.repetition_penalty
@@ -102,6 +103,9 @@ def sampling_of(request: "Common", card: ModelCard, vocab_size: int) -> Sampling
         repetition = nvext.repetition_penalty if repetition is None else repetition
     if top_k is None and "top_k" in card.sampling_defaults:
         top_k = int(card.sampling_defaults["top_k"])
+    top_p = default("top_p") if request.top_p is None else request.top_p
+    if top_p == 0:
+        top_p, top_k = None, 1
     return Sampling(
         n=request.n,
         best_of=request.best_of,
@@ -109,7 +113,7 @@ def sampling_of(request: "Common", card: ModelCard, vocab_size: int) -> Sampling
         frequency_penalty=request.frequency_penalty,
         repetition_penalty=default("repetition_penalty") if repetition is None else repetition,
         temperature=default("temperature") if temperature is None else temperature,
-        top_p=default("top_p") if request.top_p is None else request.top_p,
+        top_p=top_p,
         top_k=-1 if top_k == 0 else top_k,
         min_p=default("min_p") if request.min_p is None else request.min_p,
         use_beam_search=request.use_beam_search,

@@ -11,9 +11,10 @@ import msgspec
 
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import GUIDED, ChatRequest, Common, ResponseFormat
+from dynamod.message.schemas import NO_PARAMETERS
 from dynamod.message.worker import LATER_TAGS, Grammar
 
-from .calls import ANY_OBJECT, calls_schema
+from .calls import calls_schema
 from .lark import TagError
 from .lengths import bound
 from .tags import TAGS, Rules
@@ -54,7 +55,7 @@ def parameters(request: ChatRequest) -> Iterator[tuple[str, Grammar]]:
         field, schema = f"tools[{place}].function.parameters", tool["function"].get("parameters")
         if isinstance(schema, str):
             raise BadRequest(f"`{field}` must be a JSON Schema, which is an object", param=field)
-        yield field, _schema(field, ANY_OBJECT if schema is None else schema)
+        yield field, _schema(field, NO_PARAMETERS if schema is None else schema)
 
 
 def _calls(request: ChatRequest, form: dict[str, Any] | None) -> Grammar:

@@ -134,6 +134,32 @@ async def test_logprobs(client, backend) -> None:
     assert logprobs.top_logprobs == [{"a": -0.5, "b": -9999.0}, {"\u00e9": -1.0}]
 
 
+async def test_logprobs_of_tokens_that_are_parts_of_characters(client, backend) -> None:
+    first, other, rest, word = b"\xf0\x9f", b"\xf0\x9e", b"\x8e\x89", b" hi"
+    broken = "\ufffd"
+
+    async def play(job, sink) -> None:
+        sink.started(1, 1, {})
+        sink.logprobs(0, (Logprob(broken, first, -0.5, ((broken, first, -0.5), (broken, other, -2.0))),))
+        sink.logprobs(0, (Logprob(broken, rest, -0.1, ((broken, rest, -0.1),)),))
+        sink.text(0, "\U0001f389", 2)
+        sink.logprobs(0, (Logprob(" hi", word, -0.2), Logprob(broken, broken.encode(), -0.3)))
+        sink.text(0, " hi" + broken, 2)
+        sink.finish(0, "length", 4)
+
+    backend.play = play
+    names = ["bytes:\\xf0\\x9f", "bytes:\\x8e\\x89", " hi", broken]
+    completion = await client.completions.create(model="org/model", prompt="x", logprobs=2)
+    logprobs = completion.choices[0].logprobs
+    assert logprobs.tokens == names
+    assert logprobs.top_logprobs[:2] == [{names[0]: -0.5, "bytes:\\xf0\\x9e": -2.0}, {names[1]: -0.1}]
+    assert logprobs.text_offset == [0, 0, 1, 4]
+    stream = await client.completions.create(model="org/model", prompt="x", logprobs=2, stream=True)
+    parts = [chunk.choices[0].logprobs async for chunk in stream if chunk.choices[0].logprobs is not None]
+    assert [name for part in parts for name in part.tokens] == names
+    assert [place for part in parts for place in part.text_offset] == [0, 0, 1, 4]
+
+
 async def test_tool_calls_of_a_text_engine(client, backend) -> None:
     def call(**function: str) -> dict:
         first = {"id": "c1", "type": "function"} if "name" in function else {}

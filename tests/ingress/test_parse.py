@@ -88,7 +88,7 @@ def test_a_good_request_passes() -> None:
         ({"best_of": 0}, "best_of"),
         ({"min_tokens": -1}, "min_tokens"),
         ({"max_tokens": 2**31}, "max_tokens"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.01}, "top_p"),
         ({"min_p": 1.5}, "min_p"),
         ({"presence_penalty": 2.5}, "presence_penalty"),
         ({"frequency_penalty": -2.5}, "frequency_penalty"),
@@ -143,7 +143,7 @@ def test_a_wrong_completion_field_is_named(change, param) -> None:
     [
         ({"temperature": 3}, "`temperature` is 3; it must be between 0 and 2"),
         ({"temperature": -0.5}, "`temperature` is -0.5; it must be between 0 and 2"),
-        ({"top_p": 0}, "`top_p` is 0; it must be above 0 and at most 1"),
+        ({"top_p": -1}, "`top_p` is -1; it must be between 0 and 1"),
         ({"n": 129}, "`n` is 129; it must be between 1 and 128"),
         ({"top_k": 2**31}, "`top_k` is 2147483648; it must be between -1 and 2147483647"),
         ({"seed": 10**400}, f"`seed` is out of range; it must be between {-(2**63)} and {2**63 - 1}"),

@@ -19,8 +19,8 @@ from dynamod.parsers.typed import kinds
 from tests.parsers.hostile import HOSTILE, hostile
 from tests.parsers.vectors import FORMATS, TOOLS, Format
 
-SMALL, LARGE = 2_500, 5_000
-UNDONE, SLICE = 300, 200
+SMALL, LARGE = 1_250, 2_500
+UNDONE, SLICE = 150, 100
 """Bounds that the tests set, so that short texts show what long ones cost."""
 EACH = pytest.mark.parametrize(
     "form", {form.tool: form for form in FORMATS.values()}.values(), ids=lambda form: form.tool

@@ -198,7 +198,7 @@ def test_a_prompt_that_does_not_fit(model: Model) -> None:
     [
         ({"temperature": 2.1}, "temperature"),
         ({"temperature": -0.1}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.01}, "top_p"),
         ({"top_p": 1.01}, "top_p"),
         ({"top_k": -2}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
@@ -268,16 +268,21 @@ def test_numbers_that_are_none_are_refused(name: str, value: float) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"temperature": 0}, {"temperature": 2}, {"top_p": 1}, {"top_k": -1}, {"min_p": 0}, {"min_p": 1}, {"n": 128},
+        {"temperature": 0}, {"temperature": 2}, {"top_p": 1}, {"top_p": 0}, {"top_k": -1}, {"min_p": 0}, {"min_p": 1},
         {"presence_penalty": -2}, {"frequency_penalty": 2}, {"seed": -(2**63)}, {"max_tokens": 1}, {"min_tokens": 0},
         {"min_tokens": 5, "max_tokens": 5}, {"logit_bias": {}}, {"logit_bias": {"0": -100}}, {"stop": ["a"] * 64},
-        {"top_logprobs": 0}, {"top_logprobs": 20, "logprobs": True}, {"tools": []}, {"tool_choice": "auto"},
+        {"n": 128}, {"top_logprobs": 0}, {"top_logprobs": 20, "logprobs": True}, {"tools": []}, {"tool_choice": "auto"},
         {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "get"}}},
         {"messages": [{"role": "developer", "content": "x"}]},
     ],
 )  # fmt: skip
 def test_what_lies_on_the_edge_is_served(model: Model, fields: dict[str, Any]) -> None:
     assert lowered(model, chat(**fields), "i").token_ids
+
+
+def test_top_p_0_is_the_best_token(model: Model) -> None:
+    sampling = lowered(model, chat(top_p=0, top_k=5), "i").sampling
+    assert (sampling.top_p, sampling.top_k) == (None, 1)
 
 
 def test_completion_prompts_that_are_refused(model: Model) -> None:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import hypothesis.strategies as st
+import jsonschema_rs
 import msgspec
 import pytest
 from hypothesis import given
@@ -162,3 +163,12 @@ def test_whatever_comes_is_a_form_or_refused(fields: dict[str, Any]) -> None:
         return
     assert (found is None) == all(value is None for value in fields.values())
     assert found is None or msgspec.msgpack.decode(msgspec.msgpack.encode(found[1]), type=Grammar) == found[1]
+
+
+@pytest.mark.parametrize("function", [{"name": "now"}, {"name": "now", "parameters": None}])
+def test_a_forced_call_of_a_function_without_parameters_has_no_arguments(function: dict[str, Any]) -> None:
+    found = demand(chat(tools=[{"type": "function", "function": function}], tool_choice="required"))
+    assert found is not None
+    calls = jsonschema_rs.validator_for(json.loads(found[1].text))
+    assert calls.is_valid([{"name": "now", "arguments": {}}])
+    assert not calls.is_valid([{"name": "now", "arguments": {"place": "here"}}])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dynamod.message.openai import ChatRequest
+from dynamod.message.schemas import NO_PARAMETERS
 from dynamod.message.worker import Grammar
 from dynamod.parsers import Call, ToolSpec, assemble, make_parser, written_calls
 from dynamod.parsers.grammars import GRAMMARS, grammar_class
@@ -108,3 +109,14 @@ def test_every_text_of_the_form_is_calls(name: str, several: bool) -> None:
                 assert isinstance(value, right), (text, call)
     assert max(counts) == (3 if several else 1)
     assert min(counts) == 1
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_function_without_parameters_is_called_without(name: str) -> None:
+    form = written_calls(name, [ToolSpec("now", NO_PARAMETERS)], (), several=False)
+    assert form is not None
+    text = sentence(form, random.Random(0))
+    parser = make_parser(name, None, [ToolSpec("now")], seed="s")
+    [call] = assemble([*parser.feed(text), *parser.finish("stop")])
+    assert isinstance(call, Call)
+    assert (call.name, call.arguments) == ("now", "{}")

@@ -152,7 +152,7 @@ class MessagesRequest(Conversation, frozen=True, kw_only=True, forbid_unknown_fi
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_k: TopK | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
 
 
 class CountTokensRequest(Conversation, frozen=True, kw_only=True, forbid_unknown_fields=True):

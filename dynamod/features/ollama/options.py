@@ -22,7 +22,7 @@ class OllamaOptions(msgspec.Struct, frozen=True):
     num_predict: Annotated[int, Meta(ge=-_INT32, le=_INT32)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_k: TopK | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-_INT64 - 1, le=_INT64)] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=64)] | None = None

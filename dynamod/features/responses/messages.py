@@ -106,7 +106,7 @@ class ResponsesRequest(EngineFields, frozen=True, kw_only=True, forbid_unknown_f
     text: TextConfig | None = None
     tool_choice: Any = None
     tools: list[FunctionTool] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     background: bool | None = None
     conversation: Any = None
     prompt: Any = None

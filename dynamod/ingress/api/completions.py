@@ -15,7 +15,7 @@ from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import CompletionRequest
 from dynamod.preprocess.model import Model, Prepared
 
-from .details import PromptLogprob, RequestMetrics, finite
+from .details import PromptLogprob, RequestMetrics, finite, text_offsets, token_name
 from .endpoint import Frontend
 from .generate import Generation
 from .response import FinishReason, Usage
@@ -160,15 +160,11 @@ class Completions(Generation[CompletionRequest]):
 
     def logprobs(self, entries: Sequence[Logprob], offset: int) -> dict[str, Any]:
         """`{tokens, token_logprobs, top_logprobs, text_offset}`."""
-        offsets = []
-        for entry in entries:
-            offsets.append(offset)
-            offset += len(entry.token)
         return {
-            "tokens": [entry.token for entry in entries],
+            "tokens": [token_name(entry.token, entry.token_bytes) for entry in entries],
             "token_logprobs": [finite(entry.value) for entry in entries],
             "top_logprobs": [None if entry.value is None else _best(entry) for entry in entries],
-            "text_offset": offsets,
+            "text_offset": text_offsets(entries, offset),
         }
 
     def choice(self, index: int, text: str, reason: str, logprobs: Any, extra: Mapping[str, Any]) -> CompletionChoice:
@@ -178,8 +174,9 @@ class Completions(Generation[CompletionRequest]):
 
 def _best(entry: Logprob) -> dict[str, float | None]:
     """The best tokens at a place, and the token that stands there, as OpenAI and vLLM have it."""
-    found = {token: finite(value) for token, _, value in entry.top}
-    return found if entry.token in found else {**found, entry.token: finite(entry.value)}
+    found = {token_name(token, raw): finite(value) for token, raw, value in entry.top}
+    own = token_name(entry.token, entry.token_bytes)
+    return found if own in found else {**found, own: finite(entry.value)}
 
 
 def prompts_of(request: CompletionRequest) -> list[str | list[int]]:

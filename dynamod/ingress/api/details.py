@@ -15,6 +15,7 @@ from dynamod.observe.records import Facts
 from dynamod.observe.timeline import Timeline
 
 _LOWEST = -9999.0  # JSON has no minus infinity
+_CONTINUES = bytes(range(0x80, 0xC0))  # bytes of UTF-8 that are inside a character
 
 
 class RequestMetrics(msgspec.Struct, frozen=True):
@@ -60,6 +61,29 @@ def prompt_logprobs(
 def finite(value: float | None) -> float | None:
     """A log probability that JSON can say."""
     return value if value is None or value > _LOWEST else _LOWEST
+
+
+def characters(entry: Logprob) -> int:
+    """Characters that begin in a token: it may consist of parts of characters."""
+    return len(entry.token_bytes.translate(None, _CONTINUES))
+
+
+def text_offsets(entries: Sequence[Logprob], offset: int) -> list[int]:
+    """The character at which each token begins. `offset`: characters that begin before the first token."""
+    found: list[int] = []
+    for entry in entries:
+        found.append(offset - 1 if offset and entry.token_bytes[:1] and entry.token_bytes[0] in _CONTINUES else offset)
+        offset += characters(entry)
+    return found
+
+
+def token_name(token: str, raw: bytes) -> str:
+    """The text of a token; its bytes, as OpenAI's completions say them, where it has a part of a character.
+
+    So no two tokens at one place have the same name.
+    """
+    whole = "\ufffd" not in token or token.encode() == raw
+    return token if whole else "bytes:" + "".join([f"\\x{byte:02x}" for byte in raw])
 
 
 def token_logprobs(entry: Logprob) -> dict[str, Any]:

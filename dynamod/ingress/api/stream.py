@@ -17,7 +17,7 @@ from dynamod.http.stream import HIGH_WATER, EventFrames, EventStream
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.openai import Common
 
-from .details import RequestMetrics
+from .details import RequestMetrics, characters
 from .response import Choice, ResponseWriter, Usage, named
 
 if TYPE_CHECKING:
@@ -295,5 +295,5 @@ class StreamWriter(ResponseWriter):
             return None
         choice.entries = []
         offset = choice.offset
-        choice.offset += sum(len(entry.token) for entry in entries)
+        choice.offset += sum(map(characters, entries))
         return self._form.logprobs(entries, offset)

@@ -60,7 +60,7 @@ def test_as_many_tokens_as_fit(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("num_predict", 2**31), ("temperature", 3), ("top_p", 0), ("stop", [""]), ("seed", "x")]
+    ("name", "value"), [("num_predict", 2**31), ("temperature", 3), ("top_p", -1), ("stop", [""]), ("seed", "x")]
 )
 def test_options_out_of_range(name: str, value: Any) -> None:
     with pytest.raises(msgspec.ValidationError, match=name):
