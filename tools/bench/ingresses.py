@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """CPU time of ingress processes that share a port, and of one that has thousands of open streams.
 
-ingresses.py [--model FOLDER] [--processes 1 2 4] [--streams 64 5000] [--repeat 3] [--window 10]
+ingresses.py [--model FOLDER] [--processes 1 2 4] [--each] [--streams 64 5000] [--repeat 3] [--window 10]
 
 Servers with so many ingress processes do the same work in turn, with the echo engine: CPU time of all ingress processes
-together per token and per unary request, by the median, and the shares of the requests. Then one ingress process has so
-many streams open at a time, which together make the same number of tokens per second: its CPU time per token in a
-window in which all are open, and its memory per stream.
+together per token and per unary request, by the median, and the shares of the requests. A process with fewer streams
+handles fewer tokens each time it wakes, so a token costs more; with `--each` every process has as many streams as one
+process alone, at a pace that makes the same number of tokens per second together. Then one ingress process has so many
+streams open at a time, which together make the same number of tokens per second: its CPU time per token in a window in
+which all are open, and its memory per stream.
 """
 
 import argparse
@@ -17,15 +19,17 @@ import resource
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from load import Result, Work, cpu_seconds, request_bytes, rss, run
 from streams import Ours
 
 PACE_MS = 6.0
 """Milliseconds per token of each of 64 streams."""
-STREAMS = {"requests": 192, "streams": 64, "words": 10, "tokens": 500}
-UNARY = {"requests": 3000, "streams": 16, "words": 10, "tokens": 1, "unary": True}
+STREAMS: dict[str, Any] = {"requests": 192, "streams": 64, "words": 10, "tokens": 500}
+UNARY: dict[str, Any] = {"requests": 3000, "streams": 16, "words": 10, "tokens": 1, "unary": True}
 STARTED = re.compile(r'^dynamo_frontend_requests_started_total\{.*process="([^"]+)".*\} ([\d.e+]+)$', re.MULTILINE)
 
 
@@ -54,17 +58,21 @@ def started(ours: Ours) -> dict[str, float]:
     return found
 
 
-def processes(model: str, numbers: Sequence[int], repeat: int) -> None:
-    """The same work with different numbers of ingress processes."""
-    servers = [Ours(model, PACE_MS, more=[f"--Frontend.ServiceArgs.workers={number}"]) for number in numbers]
+def processes(model: str, numbers: Sequence[int], repeat: int, *, each: bool) -> None:
+    """The same work with different numbers of ingress processes. `each`: as many at a time for each."""
+    times = [number if each else 1 for number in numbers]
+    servers = [
+        Ours(model, PACE_MS * factor, more=[f"--Frontend.ServiceArgs.workers={number}"])
+        for number, factor in zip(numbers, times, strict=True)
+    ]
     base: dict[str, float] = {}
     try:
         for name, fields in (("stream", STREAMS), ("unary", UNARY)):
-            work = Work(model="bench", **fields)  # type: ignore[arg-type]
+            works = [work_of(fields, factor) for factor in times]
             found: list[list[Result]] = [[] for _ in servers]
             before = [started(ours) for ours in servers]
             for _ in range(repeat):
-                for ours, results in zip(servers, found, strict=True):
+                for ours, work, results in zip(servers, works, found, strict=True):
                     results.append(asyncio.run(run(ours.server.port, work, ours.pids("Frontend"))))
             for ours, number, results, first in zip(servers, numbers, found, before, strict=True):
                 last = started(ours)
@@ -82,6 +90,13 @@ def processes(model: str, numbers: Sequence[int], repeat: int) -> None:
     finally:
         for ours in servers:
             ours.stop()
+
+
+def work_of(fields: dict[str, Any], factor: int) -> Work:
+    """The work, with so many times the requests at a time, and with the same number of tokens in all."""
+    work = Work(model="bench", **fields)
+    requests = work.requests if work.unary else work.requests * factor
+    return replace(work, streams=work.streams * factor, requests=requests, tokens=max(1, work.tokens // factor))
 
 
 def cost(result: Result, name: str) -> float:
@@ -144,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="sample", help="folder with a tokenizer")
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2, 4])
+    parser.add_argument("--each", action="store_true", help="as many streams for each process as for one alone")
     parser.add_argument("--streams", type=int, nargs="*", default=[64, 5000])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--window", type=float, default=10.0, help="seconds for which open streams are measured")
@@ -151,7 +167,7 @@ def main() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if a.processes:
-        processes(a.model, a.processes, a.repeat)
+        processes(a.model, a.processes, a.repeat, each=a.each)
     if a.streams:
         many(a.model, a.streams, a.window)
 
