@@ -4,11 +4,10 @@
 ingresses.py [--model FOLDER] [--processes 1 2 4] [--each] [--streams 64 5000] [--repeat 3] [--window 10]
 
 Servers with so many ingress processes do the same work in turn, with the echo engine: CPU time of all ingress processes
-together per token and per unary request, by the median, and the shares of the requests. A process with fewer streams
-handles fewer tokens each time it wakes, so a token costs more; with `--each` every process has as many streams as one
-process alone, at a pace that makes the same number of tokens per second together. Then one ingress process has so many
-streams open at a time, which together make the same number of tokens per second: its CPU time per token in a window in
-which all are open, and its memory per stream.
+together per token and per unary request, by the median, and the shares of the requests. A process that gets fewer
+tokens per second handles fewer of them each time it wakes, so a token costs more; with `--each` every process has as
+much work as one process alone. Then one ingress process has so many streams open at a time, which together make the
+same number of tokens per second: its CPU time per token in a window in which all are open, and its memory per stream.
 """
 
 import argparse
@@ -59,16 +58,12 @@ def started(ours: Ours) -> dict[str, float]:
 
 
 def processes(model: str, numbers: Sequence[int], repeat: int, *, each: bool) -> None:
-    """The same work with different numbers of ingress processes. `each`: as many at a time for each."""
-    times = [number if each else 1 for number in numbers]
-    servers = [
-        Ours(model, PACE_MS * factor, more=[f"--Frontend.ServiceArgs.workers={number}"])
-        for number, factor in zip(numbers, times, strict=True)
-    ]
+    """The same work with different numbers of ingress processes. `each`: as much for each."""
+    servers = [Ours(model, PACE_MS, more=[f"--Frontend.ServiceArgs.workers={number}"]) for number in numbers]
     base: dict[str, float] = {}
     try:
         for name, fields in (("stream", STREAMS), ("unary", UNARY)):
-            works = [work_of(fields, factor) for factor in times]
+            works = [work_of(fields, number if each else 1) for number in numbers]
             found: list[list[Result]] = [[] for _ in servers]
             before = [started(ours) for ours in servers]
             for _ in range(repeat):
@@ -93,10 +88,9 @@ def processes(model: str, numbers: Sequence[int], repeat: int, *, each: bool) ->
 
 
 def work_of(fields: dict[str, Any], factor: int) -> Work:
-    """The work, with so many times the requests at a time, and with the same number of tokens in all."""
+    """So many times the work."""
     work = Work(model="bench", **fields)
-    requests = work.requests if work.unary else work.requests * factor
-    return replace(work, streams=work.streams * factor, requests=requests, tokens=max(1, work.tokens // factor))
+    return replace(work, streams=work.streams * factor, requests=work.requests * factor)
 
 
 def cost(result: Result, name: str) -> float:
@@ -159,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="sample", help="folder with a tokenizer")
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2, 4])
-    parser.add_argument("--each", action="store_true", help="as many streams for each process as for one alone")
+    parser.add_argument("--each", action="store_true", help="as much work for each process as for one alone")
     parser.add_argument("--streams", type=int, nargs="*", default=[64, 5000])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--window", type=float, default=10.0, help="seconds for which open streams are measured")
