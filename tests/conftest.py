@@ -38,8 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Two and a half for each core: end-to-end tests wait for other processes most of their time."""
-    return max(2, (os.cpu_count() or 1) * 5 // 2) if config.option.numprocesses == "auto" else None
+    """Two and a half for each core: end-to-end tests wait for other processes most of their time. One for each GB."""
+    if config.option.numprocesses != "auto":
+        return None
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(2, min((os.cpu_count() or 1) * 5 // 2, memory // 10**9))
 
 
 LONG = ("test_documents.py", "e2e", "ingress", "real")
