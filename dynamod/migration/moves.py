@@ -21,6 +21,10 @@ log = logging.getLogger("dynamod.migration")
 
 DOUBT_WAIT_S = 0.5
 """Seconds for which a request waits for an instance of another node, before neighbours of a lost one are asked too."""
+LINKS_WAIT_S = 5.0
+"""Seconds for which an answer that has begun is sent again while the links to all instances fail: a broker restarts."""
+LINKS_PAUSE_S = 0.25
+"""Seconds before the instances are asked again meanwhile."""
 
 
 class Tried:
@@ -29,13 +33,14 @@ class Tried:
     `ids`: the avoided instances. A message that waits at the dispatcher holds this set, so it changes in place.
 
     `displaced`: how often the choice has left an instance for another request, which is no failure; `made_room`: those
-    instances, to which it may come back. `refused`: how often an instance ended before it began with the choice.
+    instances, to which it may come back. `refused`: sends that are no tries: an instance ended before it began with the
+    choice, or the links to all instances failed. `unheard`: sends of which only is known that the link failed.
     """
 
     def __init__(self) -> None:
         self.ids: set[int] = set()
         self.made_room: set[int] = set()
-        self.sends = self.displaced = self.refused = 0
+        self.sends = self.displaced = self.refused = self.unheard = 0
         self._asked = False  # a place was given once
         self._unreached: set[int] = set()  # it was sent to them, and they may live: the link has failed
         self._doubted: set[int] = set()  # it was not: the link to another instance of their node has failed
@@ -87,12 +92,23 @@ class Tried:
         self.ids -= self._doubted
         self._doubted.clear()
 
-    def reconsider(self, available: Callable[[], bool]) -> None:
-        """Without another instance neighbours may be tried, and then those to which only the link has failed."""
+    def reconsider(self, available: Callable[[], bool]) -> bool:
+        """Without another instance neighbours may be tried, and then those to which only the link has failed.
+
+        Returns whether those are tried again.
+        """
         if self._doubted and not available():
             self._trust()
-        if self._unreached and not available():
-            self.ids -= self._unreached
+        if not self._unreached or available():
+            return False
+        self.ids -= self._unreached
+        return True
+
+    def forgive(self) -> bool:
+        """Sends of which only is known that the link failed are no tries; whether there were any."""
+        unheard, self.unheard = self.unheard, 0
+        self.refused += unheard
+        return unheard > 0
 
 
 class Moves:
@@ -112,20 +128,23 @@ class Moves:
         self._broke_at: float | None = None  # until another instance has taken the request
         self._why = ""  # until it is sent to another instance
 
-    def decide(self, broken: Break, *, accepted: bool) -> None:
+    def decide(self, broken: Break, *, accepted: bool) -> float:
         """Decide whether another instance gets the request. Raises the error to end with if none does.
 
-        `accepted`: the instance that broke had taken it.
+        `accepted`: the instance that broke had taken it. Returns seconds to wait before it is sent.
         """
         self._choice.mark((BROKE, self._choice.index, perf_counter(), broken.why))
         if broken.displaced:
             self._why = broken.why
-            return
+            return broken.pause
         answer, received = self._answer, self._answer.received
         if broken.link:
             lost = answer.placement.instance
             self._tried.link_lost(lost.instance_id, self._places.neighbours(lost))
-        self.reconsider()
+            self._tried.unheard += not accepted
+        pause = broken.pause
+        if self.reconsider() and received and self._waits_for_links and self._tried.forgive():
+            pause = max(pause, LINKS_PAUSE_S)
         unsent = broken.link and not accepted and not received  # as far as is known
         verdict = self._verdict(broken.why, retry=broken.retry or unsent)
         if received and self._choice.too_long(received):
@@ -135,6 +154,11 @@ class Moves:
         self._broke_at = answer.moved_at if self._broke_at is None else self._broke_at
         self._why = broken.why
         self._counts.broke(received > 0)
+        return pause
+
+    @property
+    def _waits_for_links(self) -> bool:
+        return self._broke_at is not None and self._now() - self._broke_at < LINKS_WAIT_S
 
     def _verdict(self, why: str, *, retry: bool) -> Verdict:
         choice, received = self._choice, self._answer.received
@@ -156,9 +180,12 @@ class Moves:
         received, choice = self._answer.received, self._choice
         return received > 0 and (not choice.exact or choice.too_long(received))
 
-    def reconsider(self) -> None:
-        """Instances have gone: those to which only the link has failed are tried again when there is no other."""
-        self._tried.reconsider(self._available)
+    def reconsider(self) -> bool:
+        """Instances have gone: those to which only the link has failed are tried again when there is no other.
+
+        Returns whether they are.
+        """
+        return self._tried.reconsider(self._available)
 
     def sent(self, call_soon: Callable[..., object]) -> None:
         """The request is sent. A line takes longer than a move, and many move at once: `call_soon` writes it."""

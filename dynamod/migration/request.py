@@ -77,8 +77,7 @@ class InFlightRequest:
             while not self.over:
                 broken = await self._turn()
                 if broken is not None and not self.over:
-                    self.moves.decide(broken, accepted=self.accepted)
-                    await asyncio.sleep(broken.pause)
+                    await asyncio.sleep(self.moves.decide(broken, accepted=self.accepted))
         except RequestError as error:
             self._fail(error)
         except asyncio.CancelledError:

@@ -8,7 +8,7 @@ import pytest
 
 from dynamod.actor.testing import virtual
 from dynamod.message.errors import Overloaded
-from dynamod.migration.moves import Tried
+from dynamod.migration.moves import LINKS_PAUSE_S, LINKS_WAIT_S, Tried
 from dynamod.migration.stages import Ask
 
 
@@ -78,3 +78,52 @@ async def test_a_refusal_of_the_other_nodes_is_none_by_a_neighbour() -> None:
     with pytest.raises(Overloaded):
         await tried.placed(place, 0)
     assert asked == [{2}, set()]
+
+
+@virtual
+@pytest.mark.parametrize("instances", [1, 2])
+async def test_an_answer_that_has_begun_waits_while_the_links_to_all_instances_fail(words: Any, instances: int) -> None:
+    """As while a broker restarts. Requests of which nothing is out are refused at once, as before."""
+    air = words.Air(instances=instances, limit=2)
+    send = await air.start()
+    send.accept()
+    send.tokens(1)
+    for _ in range(8):
+        air.last.lose_link()
+        await asyncio.sleep(0.5)
+    assert len(air.sends) == 9
+    assert air.last.prior == [1]
+    air.last.accept()
+    air.last.tokens(2, 0, finish="eos")
+    await air.settle()
+    assert air.client.answer == "ab"
+
+
+@virtual
+async def test_it_waits_for_links_for_some_seconds(words: Any) -> None:
+    air = words.Air(instances=2, limit=2)
+    send = await air.start()
+    send.accept()
+    send.tokens(1)
+    begun = asyncio.get_running_loop().time()
+    while not air.client.over:
+        air.last.lose_link()
+        await asyncio.sleep(0.3)
+    assert "tries" in str(air.error)
+    assert LINKS_WAIT_S < asyncio.get_running_loop().time() - begun < LINKS_WAIT_S + 2
+
+
+@virtual
+async def test_pauses_come_once_all_instances_were_asked(words: Any) -> None:
+    air = words.Air(instances=3, limit=2)
+    send = await air.start()
+    send.accept()
+    send.tokens(1)
+    for _ in range(3):
+        air.last.lose_link()
+        await air.settle()
+    assert [one.instance.instance_id for one in air.sends] == [1, 2, 3], "the first is asked again after a pause"
+    await asyncio.sleep(LINKS_PAUSE_S)
+    assert len(air.sends) == 4
+    air.inflight.cancel()
+    await air.settle()
