@@ -138,6 +138,8 @@ def left(log: Log, clients: Sequence[Client], process: Process, why: str, *, tol
             continue
         if place.processor is None or place.processor.waiting or client.bound not in ("", process.name):
             continue
+        if client.pauses:
+            continue  # it has left, and is sent again in a moment
         if client.needs_prefill and (not client.bound or client.waits_for_prompt):
             continue  # it has left, and waits until its prompt can be computed once more
         if not told and client.waits_for_prompt:

@@ -191,6 +191,11 @@ class Client:
         return instance.process if instance is not None else ""
 
     @property
+    def pauses(self) -> bool:
+        """Whether it has left its instance, and is at no other: so it is while the links to all of them fail."""
+        return not self.bound and (found := self._in_flight) is not None and not found.attempting
+
+    @property
     def waits_for_prompt(self) -> bool:
         """Whether it has a place, and its prompt is being computed elsewhere."""
         return bool(self.bound) and (found := self._in_flight) is not None and not found.attempting
