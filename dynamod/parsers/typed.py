@@ -3,14 +3,14 @@
 import ast
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 
 MOST_OPTIONS = 256
-"""Schemas of `anyOf` and `oneOf` that are looked at for one value."""
+"""Schemas of `anyOf`, `oneOf` and `allOf` that are looked at for one value."""
 MOST_PYTHON_MARKS = 10_000
 """Commas, quotes and brackets of a Python literal: more than that is only read as JSON, or as one string."""
 
@@ -76,17 +76,22 @@ def _kinds(schema: object, root: Mapping[str, Any], known: dict[int, set[str]]) 
         return known.get(id(option), set())
     known[id(option)] = set()
     kind = option.get("type")
-    named = {kind} if isinstance(kind, str) else {name for name in kind or () if isinstance(name, str)}
-    more = [one for word in ("anyOf", "oneOf") for one in option.get(word) or ()]
+    named = {kind} if isinstance(kind, str) else {name for name in _listed(kind) if isinstance(name, str)}
+    more = [*_listed(option.get("anyOf")), *_listed(option.get("oneOf"))]
     if not named and not more and isinstance(option.get("enum"), list):
         named = {"string"} if all(isinstance(value, str) for value in option["enum"]) else set()
     found = {_OTHER_NAMES.get(name, name) for name in named}
     for one in more:
         found |= _kinds(one, root, known)
-    for one in option.get("allOf") or ():
+    for one in _listed(option.get("allOf")):
         found = _agreed(found, _kinds(one, root, known))
     known[id(option)] = found
     return found
+
+
+def _listed(value: object) -> Sequence[object]:
+    """A list; nothing where the schema has something else there, which no engine has checked."""
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _agreed(first: set[str], second: set[str]) -> set[str]:
