@@ -12,7 +12,7 @@ import msgspec
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.openai import ChatRequest, Common, EngineFields
-from dynamod.message.schemas import NO_PARAMETERS
+from dynamod.message.schemas import parameters_of
 from dynamod.message.worker import Grammar
 from dynamod.parsers import (
     AUTO,
@@ -106,7 +106,7 @@ class ModelParsers:
         """
         if self.tool_call is None:
             return None
-        choice, tools = request.tool_choice, _specs(request.tools or (), absent=NO_PARAMETERS)
+        choice, tools = request.tool_choice, _specs(request.tools or ())
         if isinstance(choice, dict):
             tools = [one for one in tools if one.name == choice["function"]["name"]]
         several = not isinstance(choice, dict) and request.parallel_tool_calls is not False
@@ -172,14 +172,15 @@ def most_calls(request: EngineFields) -> int | None:
     return 1 if isinstance(request, ChatRequest) and request.parallel_tool_calls is False else None
 
 
-def _specs(tools: Sequence[Mapping[str, Any]], absent: dict[str, Any] | None = None) -> list[ToolSpec]:
-    """Of the tools that are functions: a text engine may have others. `absent`: parameters of those without."""
+def _specs(tools: Sequence[Mapping[str, Any]]) -> list[ToolSpec]:
+    """Of the tools that are functions: a text engine may have others."""
     functions = [one.get("function") for one in tools]
-    named = [one for one in functions if isinstance(one, dict) and isinstance(one.get("name"), str)]
-    return [
-        ToolSpec(one["name"], given if isinstance(given := one.get("parameters"), dict) else absent or {})
-        for one in named
-    ]
+    return [_spec(one) for one in functions if isinstance(one, dict) and isinstance(one.get("name"), str)]
+
+
+def _spec(function: Mapping[str, Any]) -> ToolSpec:
+    parameters = parameters_of(function)
+    return ToolSpec(function["name"], parameters if isinstance(parameters, dict) else {})
 
 
 class ParsedChoice:

@@ -1,9 +1,15 @@
 """JSON Schemas as parts of others."""
 
+from collections.abc import Mapping
 from typing import Any
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-"""Of a function without `parameters`: by OpenAI's reference its list of parameters is empty."""
+
+
+def parameters_of(function: Mapping[str, Any]) -> Any:
+    """The schema of a function's parameters. Without `parameters` a function has none, by OpenAI's reference."""
+    given = function.get("parameters")
+    return NO_PARAMETERS if given is None else given
 
 
 def moved(schema: Any, place: str) -> Any:

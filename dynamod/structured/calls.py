@@ -7,7 +7,7 @@ object with name and arguments, or a list of them where several calls may come.
 from typing import Any
 
 from dynamod.message.openai import ChatRequest
-from dynamod.message.schemas import NO_PARAMETERS, moved
+from dynamod.message.schemas import moved, parameters_of
 
 from .lengths import bound
 
@@ -21,8 +21,7 @@ def calls_schema(request: ChatRequest) -> dict[str, Any]:
     named = request.tool_choice["function"]["name"] if isinstance(request.tool_choice, dict) else None
     wanted = [tool for tool in tools if named in (None, tool["name"])]
     definitions = {
-        f"tool{place}": moved(NO_PARAMETERS if (own := tool.get("parameters")) is None else own, f"#/$defs/tool{place}")
-        for place, tool in enumerate(wanted)
+        f"tool{place}": moved(parameters_of(tool), f"#/$defs/tool{place}") for place, tool in enumerate(wanted)
     }
     calls = [_call(tool["name"], name) for tool, name in zip(wanted, definitions, strict=True)]
     call = calls[0] if len(calls) == 1 else {"anyOf": calls}

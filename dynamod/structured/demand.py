@@ -11,7 +11,7 @@ import msgspec
 
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import GUIDED, ChatRequest, Common, ResponseFormat
-from dynamod.message.schemas import NO_PARAMETERS
+from dynamod.message.schemas import parameters_of
 from dynamod.message.worker import LATER_TAGS, Grammar
 
 from .calls import calls_schema
@@ -52,10 +52,10 @@ def demand(request: Common, calls: dict[str, Any] | None = None) -> tuple[str, G
 def parameters(request: ChatRequest) -> Iterator[tuple[str, Grammar]]:
     """Field and schema of each tool's parameters. Raises BadRequest."""
     for place, tool in enumerate(request.tools or ()):
-        field, schema = f"tools[{place}].function.parameters", tool["function"].get("parameters")
+        field, schema = f"tools[{place}].function.parameters", parameters_of(tool["function"])
         if isinstance(schema, str):
             raise BadRequest(f"`{field}` must be a JSON Schema, which is an object", param=field)
-        yield field, _schema(field, NO_PARAMETERS if schema is None else schema)
+        yield field, _schema(field, schema)
 
 
 def _calls(request: ChatRequest, form: dict[str, Any] | None) -> Grammar:

@@ -80,14 +80,19 @@ async def test_a_refusal_of_the_other_nodes_is_none_by_a_neighbour() -> None:
     assert asked == [{2}, set()]
 
 
+async def _begin(air: Any) -> None:
+    """One token of the answer is out."""
+    send = await air.start()
+    send.accept()
+    send.tokens(1)
+
+
 @virtual
 @pytest.mark.parametrize("instances", [1, 2])
 async def test_an_answer_that_has_begun_waits_while_the_links_to_all_instances_fail(words: Any, instances: int) -> None:
     """As while a broker restarts. Requests of which nothing is out are refused at once, as before."""
     air = words.Air(instances=instances, limit=2)
-    send = await air.start()
-    send.accept()
-    send.tokens(1)
+    await _begin(air)
     for _ in range(8):
         air.last.lose_link()
         await asyncio.sleep(0.5)
@@ -102,9 +107,7 @@ async def test_an_answer_that_has_begun_waits_while_the_links_to_all_instances_f
 @virtual
 async def test_it_waits_for_links_for_some_seconds(words: Any) -> None:
     air = words.Air(instances=2, limit=2)
-    send = await air.start()
-    send.accept()
-    send.tokens(1)
+    await _begin(air)
     begun = asyncio.get_running_loop().time()
     while not air.client.over:
         air.last.lose_link()
@@ -116,9 +119,7 @@ async def test_it_waits_for_links_for_some_seconds(words: Any) -> None:
 @virtual
 async def test_pauses_come_once_all_instances_were_asked(words: Any) -> None:
     air = words.Air(instances=3, limit=2)
-    send = await air.start()
-    send.accept()
-    send.tokens(1)
+    await _begin(air)
     for _ in range(3):
         air.last.lose_link()
         await air.settle()
