@@ -275,9 +275,9 @@ class ComponentContext:
     def publish(self, endpoint: str, card: ModelCard | None = None) -> None:
         """Put the instance (and its model card) into the registry. The lease must have been granted."""
         instance = self._instance(endpoint)
-        self._put(endpoint, instance_key(instance), instance)
-        if card is not None:
+        if card is not None:  # comes first and goes last: an instance that others see can be asked
             self._put(endpoint, card_key(instance), card)
+        self._put(endpoint, instance_key(instance), instance)
 
     def withdraw(self, endpoint: str | None = None) -> None:
         """Take the component's instances (or one) out of the registry; streams that are open continue."""
