@@ -101,6 +101,7 @@ class View:
         self._instances: dict[str, dict[int, Instance]] = {}
         self._by_key: dict[str, Instance] = {}
         self._cards: dict[str, ModelCard] = {}  # by registry place: namespace/component/endpoint/id
+        self._present: dict[str, ModelCard] = {}  # those of them whose instance is there
         self._models: dict[str, dict[str, ModelCard]] = {}
         self._on_model: list[ModelWatcher] = []
         self._on_change: list[Callable[[], None]] = []
@@ -295,17 +296,36 @@ class View:
             self._instances[old.path].pop(old.instance_id, None)
             if not self._instances[old.path]:
                 del self._instances[old.path]
-        self._revise(key.removeprefix(INSTANCES))
-        self._changed()
+        self._changed_at(key.removeprefix(INSTANCES))
 
     def _card_changed(self, key: str, value: bytes | None) -> None:
         place = key.removeprefix(CARDS)
-        old, new = self._cards.pop(place, None), decoded(key, value, ModelCard)
+        new = decoded(key, value, ModelCard)
+        if new is None:
+            self._cards.pop(place, None)
+        else:
+            self._cards[place] = new
+        self._changed_at(place)
+
+    def _changed_at(self, place: str) -> None:
+        """The instance or the card at a place has changed. Models are there while the place has both.
+
+        The order does not matter: a watcher that is told of a model can ask its instance.
+        """
+        old, new = self._present.get(place), self._cards.get(place) if INSTANCES + place in self._by_key else None
+        if new is old:
+            self._revise(place)
+        else:
+            self._models_changed(place, old, new)
+        self._changed()
+
+    def _models_changed(self, place: str, old: ModelCard | None, new: ModelCard | None) -> None:
         before = self.models()
         for card in old.each() if old is not None else ():
             self._models.get(card.name, {}).pop(place, None)
+        self._present.pop(place, None)
         if new is not None:
-            self._cards[place] = new
+            self._present[place] = new
             for card in new.each():
                 self._models.setdefault(card.name, {})[place] = card
         self._revise(place)
@@ -319,4 +339,3 @@ class View:
                 self._models.pop(name, None)
             for watcher in self._on_model:
                 watcher(name, None)
-        self._changed()

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,27 @@ def test_workers_that_disagree_are_not_mixed_and_the_next_takes_over() -> None:
         memory.revoke(lease)
     assert news == [("m", "old"), ("m", "new")]
     assert view.card("m") == new
+
+
+@pytest.mark.parametrize("card_first", [False, True])
+def test_a_model_is_there_while_its_instance_and_its_card_are(card_first: bool) -> None:
+    """The registry says in any order what has come and gone: several watches of etcd, a lease that ends."""
+    memory: Any = MemoryRegistry(random.Random(0))
+    view = View(memory)
+    news: list[tuple[str | None, int]] = []
+    view.on_model(lambda name, card: news.append((card and card.name, len(view.serving(name)))))
+    lease, instance, card = memory.grant(), Instance("n", "c", "e", 1, {}), ModelCard("m")
+    items = [(instance_key(instance), instance), (card_key(instance), card)]
+    for key, value in reversed(items) if card_first else items:
+        assert (view.models(), view.serving("m"), news) == ({}, [], [])
+        memory.put(key, msgspec.json.encode(value), lease)
+    assert (view.models(), view.serving("m"), news) == ({"m": card}, [instance], [("m", 1)])
+    memory.put(instance_key(instance), msgspec.json.encode(instance), lease)
+    memory.put(card_key(instance), msgspec.json.encode(card), lease)
+    assert news == [("m", 1)]
+    for key, _value in items if card_first else reversed(items):
+        memory.delete(key, lease)
+        assert (view.models(), view.serving("m"), news) == ({}, [], [("m", 1), (None, 0)])
 
 
 def test_only_an_address() -> None:
