@@ -26,6 +26,9 @@ log = logging.getLogger("dynamod.frontend")
 RELOAD = Backoff(initial=0.5, maximum=30.0)
 """Between attempts to load a model that could not be loaded."""
 
+HASTEN_AFTER = 1.0
+"""Seconds for which a model is served before its faster tokenizer is loaded: the first answers have the processor."""
+
 
 class ModelLoader:
     """`node()`, `refused(name, why)`: see `ServedModels`. `look()` is called when `failed` has another text.
@@ -71,8 +74,11 @@ class ModelLoader:
                 self._refused(name, why)
             log.error("cannot serve model %s: %s", name, why, exc_info=None if expected else error)
 
-    async def hasten(self, name: str, model: Model) -> None:
-        """Take the faster tokenizer, which needs more time to load."""
+    async def hasten(self, name: str, model: Model, wanted: Callable[[], bool]) -> None:
+        """Take the faster tokenizer, which needs more time to load, if the model is wanted after `HASTEN_AFTER`."""
+        await asyncio.sleep(HASTEN_AFTER)
+        if not wanted():
+            return
         try:
             await asyncio.to_thread(model.tokenizer.use_fast_backend)
             await asyncio.to_thread(trim_memory)  # loading took several times what is kept

@@ -166,7 +166,7 @@ class ServedModels:
         if model is not None and wanted():
             del self.loading[name]
             self._ready(name, model, card)
-            await self.loader.hasten(name, model)
+            await self.loader.hasten(name, model, lambda: self.tokenizers.get(name) is model)
 
     def _ready(self, name: str, tokenizer: Model | None, card: ModelCard) -> None:
         self.loader.clear(name)

@@ -10,12 +10,14 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import mmap
+import os
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from dynamod.message.errors import UserError
 
@@ -27,7 +29,15 @@ _SIZE = struct.Struct("<Q").pack
 
 _SHARD = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 
-Metadata = dict[str, Any]
+
+class Metadata(dict[str, Any]):
+    """Values by their keys, as `read_metadata` says. To be read only: readers of one file share it."""
+
+
+_Identity = tuple[str, int, int, int]
+"""Path, inode, bytes, time of the last change in nanoseconds."""
+
+_shared: WeakValueDictionary[_Identity, Metadata] = WeakValueDictionary()
 
 
 def shards(path: Path) -> list[Path]:
@@ -52,11 +62,16 @@ def is_gguf(path: Path) -> bool:
 def read_metadata(path: Path) -> Metadata:
     """Return every key of the header: numbers, bools, str, and lists (numbers) or lists of str (strings).
 
-    Raises UserError when the file is missing, cut short or no GGUF file.
+    The file is not read again while somebody holds what was read and the file has not changed. Raises UserError when
+    the file is missing, cut short or no GGUF file.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Header(data).read()
+            found = os.fstat(file.fileno())
+            identity = (os.path.abspath(path), found.st_ino, found.st_size, found.st_mtime_ns)
+            if (metadata := _shared.get(identity)) is None:
+                metadata = _shared[identity] = _Header(data).read()
+            return metadata
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except (struct.error, ValueError, KeyError, OverflowError) as error:
@@ -80,7 +95,7 @@ class _Header:
         if version not in _VERSIONS:
             raise ValueError(f"version {version}, known are {_VERSIONS}")
         _tensors, keys = self._numbers("Q", 2)
-        return {self._strings(1)[0]: self._values(*self._numbers("I"))[0] for _ in range(keys)}
+        return Metadata({self._strings(1)[0]: self._values(*self._numbers("I"))[0] for _ in range(keys)})
 
     def _numbers(self, code: str, count: int = 1) -> list[Any]:
         form = f"{self._order}{count}{code}"
@@ -111,7 +126,7 @@ class _Header:
         return found
 
 
-def needed(metadata: Metadata) -> Metadata:
+def needed(metadata: Metadata) -> dict[str, Any]:
     """The keys that `gguf_source` and `gguf_tokenizer` read."""
     context = f"{metadata.get('general.architecture', '')}.context_length"
     return {
@@ -122,7 +137,7 @@ def needed(metadata: Metadata) -> Metadata:
     }
 
 
-def to_bytes(metadata: Metadata) -> bytes:
+def to_bytes(metadata: Mapping[str, Any]) -> bytes:
     """A GGUF file with these keys and nothing else: `gguf_file.read_metadata` reads the same values from it."""
     parts = [struct.pack("<4sIQQ", b"GGUF", 3, 0, len(metadata))]
     for key, value in metadata.items():

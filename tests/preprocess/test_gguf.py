@@ -1,6 +1,7 @@
 import json
 import struct
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Reference
 
 from dynamod.message.errors import UserError
-from dynamod.preprocess.gguf_file import is_gguf, read_metadata
+from dynamod.preprocess.gguf_file import is_gguf, read_metadata, to_bytes
 from dynamod.preprocess.gguf_tokenizer import build_tokenizer, merges_by_score
 from dynamod.preprocess.pretokenize import PRE_TOKENIZERS, pre_tokenizer
 from dynamod.preprocess.source import open_source
@@ -47,6 +48,18 @@ def test_metadata_is_what_the_gguf_package_reads(tmp_path: Path) -> None:
     expected = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
     assert read_metadata(tmp_path / "x.gguf") == expected
     assert expected["strings"] == ["a", "", "ü"]
+
+
+def test_readers_share_what_is_held_until_the_file_changes(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    for length in (10, 20):
+        path.write_bytes(to_bytes({"general.architecture": "llama", "llama.context_length": length}))
+        held = read_metadata(path)
+        assert held["llama.context_length"] == length
+        assert read_metadata(tmp_path / "." / "a.gguf") is held
+    alive = weakref.ref(held)
+    del held
+    assert alive() is None
 
 
 def test_the_other_byte_order_is_read(tmp_path: Path) -> None:

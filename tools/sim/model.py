@@ -147,5 +147,5 @@ class SimulatedLoader(ModelLoader):
         """At once."""
         return model_of(card) if wanted() else None
 
-    async def hasten(self, name: str, model: Model) -> None:
+    async def hasten(self, name: str, model: Model, wanted: Callable[[], bool]) -> None:
         """There is no faster tokenizer."""

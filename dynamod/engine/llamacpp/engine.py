@@ -16,6 +16,7 @@ from dynamod.message.discovery import Adapter, Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, RequestError, UserError
 from dynamod.message.kv_events import Load
 from dynamod.message.worker import MATCHED, Generate
+from dynamod.preprocess.gguf_file import read_metadata
 from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
@@ -79,6 +80,7 @@ class LlamaCpp(BatchingEngine):
         """Read the card, load in the thread, compute a first few tokens. Raises UserError."""
         assert self.options.path is not None
         arguments, path = self.arguments, gguf_file(self.options.path)
+        _held = await asyncio.to_thread(read_metadata, path)  # else the file would be read for each of what follows
         card = await self._file_card(path)
         log.info("llama.cpp loads %s", path)
         await asyncio.to_thread(check_adapters, self.options.lora, path)

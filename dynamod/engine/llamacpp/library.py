@@ -2,10 +2,13 @@
 
 import ctypes
 import functools
-import importlib
+import importlib.metadata
+import importlib.util
 import logging
 import os
+import sys
 from collections import deque
+from types import ModuleType
 from typing import Any
 
 from dynamod.message.errors import UserError
@@ -36,7 +39,7 @@ def library() -> Any:
     """The module `llama_cpp.llama_cpp`. Raises UserError when it cannot be loaded, or is too old."""
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # or it starts a debugger when it aborts: hundreds of log lines
     try:
-        module: Any = importlib.import_module("llama_cpp.llama_cpp")
+        module = _part("llama_cpp")
     except (ImportError, OSError, RuntimeError) as error:  # a wheel built for another processor or CUDA
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"llama-cpp-python cannot be loaded: {reason}", f"again: {extra_hint('llama_cpp')}") from None
@@ -49,9 +52,28 @@ def library() -> Any:
     return module
 
 
+def _part(name: str) -> Any:
+    """A module of the package `llama_cpp`, without what its `__init__` imports, which takes four times as long.
+
+    Who imports the package later gets all of it.
+    """
+    found = None if "llama_cpp" in sys.modules else importlib.util.find_spec("llama_cpp")
+    if found is None or found.submodule_search_locations is None:
+        return importlib.import_module(f"llama_cpp.{name}")
+    package = sys.modules["llama_cpp"] = ModuleType("llama_cpp")
+    package.__path__ = found.submodule_search_locations
+    try:
+        return importlib.import_module(f"llama_cpp.{name}")
+    finally:
+        del sys.modules["llama_cpp"]
+
+
 def version() -> str:
     """Of llama-cpp-python, which brings its llama.cpp."""
-    return str(getattr(importlib.import_module("llama_cpp"), "__version__", "of unknown version"))
+    try:
+        return importlib.metadata.version("llama_cpp_python")
+    except importlib.metadata.PackageNotFoundError:  # a build that was not installed
+        return str(getattr(importlib.import_module("llama_cpp"), "__version__", "of unknown version"))
 
 
 def _logged(level: int, text: bytes, _data: object) -> None:
@@ -66,7 +88,7 @@ def _logged(level: int, text: bytes, _data: object) -> None:
 def buffers() -> dict[str, int]:
     """llama.cpp's kinds of memory by their names, one for each device that it sees, as addresses."""
     library()
-    ggml: Any = importlib.import_module("llama_cpp._ggml").libggml
+    ggml = _part("_ggml").libggml
     count, device, buffer, name = (
         getattr(ggml, f"ggml_backend_{name}") for name in ("dev_count", "dev_get", "dev_buffer_type", "buft_name")
     )

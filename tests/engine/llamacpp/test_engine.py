@@ -259,6 +259,15 @@ def test_an_abort_of_llamacpp_is_a_line_not_a_debugger(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) < 5, done.stderr
 
 
+def test_the_whole_package_is_there_for_who_imports_it_later(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom dynamod.engine.llamacpp.library import library, version\napi = library()\n"
+        "assert not {'llama_cpp', 'llama_cpp.llama', 'jinja2'} & sys.modules.keys()\n"
+        "import llama_cpp\nassert llama_cpp.llama_cpp is api and llama_cpp.Llama and version() == llama_cpp.__version__"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+
+
 async def test_who_leaves_is_forgotten_within_a_step(words: Any, system: System) -> None:
     served = await serve(words, system, max_num_seqs=1)
     endless = asked("Tell me a story.", stops={"ignore_eos": True, "stop_token_ids_hidden": ()})
