@@ -167,7 +167,7 @@ class Model:
 
         Once: what the file's first reading takes away from the rate comes back with the first prompts.
         """
-        count = min(32, self._arguments.max_num_batched_tokens, self.cells, self.context_length)
+        count = min(16, self._arguments.max_num_batched_tokens, self.cells, self.context_length)
         one = [1 % self.vocabulary.size]
         chooses = Sampler(Sampling(temperature=0.0), self.vocabulary.size, 0)  # so that the output layer computes too
         began = time.monotonic()

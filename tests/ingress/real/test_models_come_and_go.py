@@ -84,3 +84,22 @@ async def test_a_model_that_could_not_be_loaded_is_loaded_again(house, until, mo
     assert next(failures, None) is None
     assert caplog.text.count("cannot serve model sample") == 1, "the same failure is said once"
     assert "Too many open files" in caplog.text
+
+
+async def test_the_faster_tokenizer_is_loaded_for_a_model_that_stays(house, until, monkeypatch) -> None:
+    found = []
+    await house.start()
+    for pause in (0.05, 3600.0, 0.05):
+        monkeypatch.setattr("dynamod.ingress.model_loader.HASTEN_AFTER", pause)
+        worker = await house.worker()
+        await ready(until, house)
+        found.append(house.processor.model("sample").tokenizer)
+        if len(found) == 3:
+            break
+        if pause > 1:
+            await (await house.ask(text="x")).answers()
+        house.leave(worker)
+        assert house.processor.cards == {}
+    goes, waits, stays = found
+    await until(lambda: stays.backend == "fastokens")
+    assert goes.backend == waits.backend == "tokenizers"
