@@ -23,6 +23,8 @@ STATIC = "local/static/"
 """Static workers of this node."""
 STATIC_CARDS = "local/static_cards/"
 """What static workers of this node serve: for their daemon. Their frontends ask them."""
+COMING = "local/coming/"
+"""Cards of models that workers of this node are loading, for the frontends of this node: the key is that of a card."""
 EXITED = "v1/exited/"
 """Leases whose process is known to be gone: `v1/exited/{lease in hex}`. A lease that only expired is not among them."""
 QUARANTINED = "v1/quarantined/"
@@ -87,6 +89,11 @@ def static_card_key(instance: Instance) -> str:
 def card_key(instance: Instance) -> str:
     """Key of the model card that an instance published."""
     return f"{CARDS}{_place(instance)}"
+
+
+def coming_key(instance: Instance) -> str:
+    """Key of the model card that an instance will publish."""
+    return f"{COMING}{_place(instance)}"
 
 
 def exited_key(lease: int) -> str:

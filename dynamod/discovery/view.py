@@ -14,6 +14,7 @@ from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from .base import Registry
 from .keys import (
     CARDS,
+    COMING,
     EXITED,
     INSTANCES,
     QUARANTINED,
@@ -97,7 +98,7 @@ class View:
     """
 
     def __init__(self, registry: Registry, only: Address | None = None) -> None:
-        self.only = only
+        self.only, self._registry = only, registry
         self._instances: dict[str, dict[int, Instance]] = {}
         self._by_key: dict[str, Instance] = {}
         self._cards: dict[str, ModelCard] = {}  # by registry place: namespace/component/endpoint/id
@@ -115,9 +116,8 @@ class View:
         registry.watch(QUARANTINED, partial(self._reason_changed, self._quarantined, self._revise_lease))
         registry.watch(SLOW, partial(self._reason_changed, self._slow, lambda _lease: self._changed()))
         registry.watch(EXITED, partial(self._reason_changed, self._exits, self._revise_lease))
-        place = f"{place_of(only)}/" if only is not None else ""
-        registry.watch(INSTANCES + place, self._instance_changed)
-        registry.watch(CARDS + place, self._card_changed)
+        registry.watch(INSTANCES + self._within, self._instance_changed)
+        registry.watch(CARDS + self._within, self._card_changed)
 
     def on_model(self, watcher: ModelWatcher) -> None:
         """Call `watcher(name, card)` when a model's first instance comes, `watcher(name, None)` when its last goes.
@@ -125,6 +125,21 @@ class View:
         Also with another card when the files of the name have changed, and no instance with the old ones is left.
         """
         self._on_model.append(watcher)
+
+    def on_coming(self, watcher: ModelWatcher) -> None:
+        """Call `watcher(place, card)` when a worker of this node loads a model, with None instead when that is over.
+
+        The card at a place may change until the worker publishes it.
+        """
+
+        def changed(key: str, value: bytes | None) -> None:
+            watcher(key.removeprefix(COMING), decoded(key, value, ModelCard))
+
+        self._registry.watch(COMING + self._within, changed)
+
+    @property
+    def _within(self) -> str:
+        return f"{place_of(self.only)}/" if self.only is not None else ""
 
     def on_change(self, watcher: Callable[[], None]) -> None:
         """Call `watcher` when any instance or card has come, changed or gone."""

@@ -131,6 +131,7 @@ class Engine(ABC, Generic[RequestT]):
         self.prefill_completed: Callable[[Reply], None] = _ignore
         self.progress: Callable[[str], None] = _ignore
         self.phase: Callable[[str], None] = _ignore
+        self.coming: Callable[[ModelCard], None] = _ignore
         self.stepped: Callable[[int], int] | None = None
 
     @abstractmethod
@@ -183,7 +184,9 @@ class Engine(ABC, Generic[RequestT]):
             "capabilities": self.capabilities,
             "migration_limit": options.migration_limit,
         }
-        return await asyncio.to_thread(read_card, path, **{**known, **fields})
+        card = await asyncio.to_thread(read_card, path, **{**known, **fields})
+        self.coming(card)
+        return card
 
     def _card_without_files(self, name: str, **fields: Any) -> ModelCard:
         """The card of an engine that needs no model. `name`: when the user gave none."""

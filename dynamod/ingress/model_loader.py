@@ -5,7 +5,6 @@ import logging
 import os
 import random
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from dynamod.message.errors import UserError
 from dynamod.preprocess.model import Model
 from dynamod.transport.base import Transport
 
+from .early import EarlyModels, read_model
 from .memory import trim_memory
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ HASTEN_AFTER = 1.0
 class ModelLoader:
     """`node()`, `refused(name, why)`: see `ServedModels`. `look()` is called when `failed` has another text.
 
-    `failed`: why the last attempt to load a model has failed, by the model's name.
+    `failed`: why the last attempt to load a model has failed, by the model's name. `early`: models to come.
     """
 
     def __init__(
@@ -48,14 +48,16 @@ class ModelLoader:
         self._refused, self._look = refused, look
         self._files: ModelFiles | None = None
         self.failed: dict[str, str] = {}
+        self.early = EarlyModels()
 
     async def load(self, card: ModelCard, wanted: Callable[[], bool], random: random.Random) -> Model | None:
         """Load a model, again and again until it is loaded: what is missing now may come. None: it is not wanted."""
         for attempt in count(1):
             try:
                 here = await self._files_of(card, wanted)
-                load = partial(Model.load, use_fast_backend=False, apart=True)
-                return await asyncio.to_thread(load, here) if here is not None else None
+                if here is None:
+                    return None
+                return await self.early.take(here) or await asyncio.to_thread(read_model, here)
             except Exception as error:
                 if wanted():
                     self._tell(card.name, error)

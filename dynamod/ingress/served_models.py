@@ -56,6 +56,7 @@ class ServedModels:
         """Take the models of the registry, from now on until the actor of `context` ends, which loads them."""
         self._context = context
         self._view.on_model(context.callback(self._changed))
+        self.loader.early.follow(self._view, context, lambda name: name in self.tokenizers or name in self.loading)
         self._view.on_change(context.callback(self._outdate))
         self._view.on_change(context.callback(self.askable.look))
         for name, card in self._view.models().items():

@@ -62,8 +62,8 @@ def is_gguf(path: Path) -> bool:
 def read_metadata(path: Path) -> Metadata:
     """Return every key of the header: numbers, bools, str, and lists (numbers) or lists of str (strings).
 
-    The file is not read again while somebody holds what was read and the file has not changed. Raises UserError when
-    the file is missing, cut short or no GGUF file.
+    A file that has not changed is not read again while a caller holds what was read. Raises UserError when the file is
+    missing, cut short or no GGUF file.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -22,6 +22,7 @@ from dynamod.discovery.keys import (
     STATIC,
     Address,
     card_key,
+    coming_key,
     instance_key,
     place_of,
     static_card_key,
@@ -278,6 +279,13 @@ class ComponentContext:
         if card is not None:  # comes first and goes last: an instance that others see can be asked
             self._put(endpoint, card_key(instance), card)
         self._put(endpoint, instance_key(instance), instance)
+        if (coming := coming_key(instance)) in self._published[endpoint]:
+            self._published[endpoint].remove(coming)
+            self.process_context.registry.delete(coming)
+
+    def expect(self, endpoint: str, card: ModelCard) -> None:
+        """Let the frontends of this node read the files of a model while it is loaded here. `publish` ends that."""
+        self._put(endpoint, coming_key(self._instance(endpoint)), card)
 
     def withdraw(self, endpoint: str | None = None) -> None:
         """Take the component's instances (or one) out of the registry; streams that are open continue."""

@@ -84,7 +84,7 @@ class Worker(Actor):
         """Load the engine, then publish its card."""
         self._engine = engine = self._make(self._options, self.context.task)
         self._subscriptions.follow(engine)
-        engine.progress, engine.phase = self.progress, self.phase
+        engine.progress, engine.phase, engine.coming = self.progress, self.phase, self.coming
         self.phase("load")
         await engine.start()
         self._structured = StructuredOutput(engine, self.context.task, self._raised_to)
@@ -168,6 +168,9 @@ class Worker(Actor):
     def progress(self, text: str) -> None:
         """What the engine does while it starts."""
         log.info("%s", text)
+
+    def coming(self, card: ModelCard) -> None:
+        """The card as the files of the model say, before the engine has loaded the model."""
 
     def phase(self, name: str) -> None:
         """The phase of its start that begins now."""

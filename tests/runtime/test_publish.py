@@ -26,11 +26,7 @@ class Registry:
         self.memory.delete(key, self.lease)
 
 
-def test_the_card_comes_first_and_goes_last() -> None:
-    registry, found = Registry(), list[tuple[int, int]]()
-    memory: Any = registry.memory
-    view = View(memory)
-    view.on_change(lambda: found.append((len(view.all_instances()), len(view.serving("m")))))
+def make(registry: Registry) -> ComponentContext:
     process: Any = SimpleNamespace(
         registry=registry,
         transport=SimpleNamespace(tcp=None),
@@ -39,7 +35,15 @@ def test_the_card_comes_first_and_goes_last() -> None:
         plan=SimpleNamespace(name="graph/Worker.0"),
     )
     service: Any = SimpleNamespace(name="Worker", spec={})
-    context = ComponentContext(process, service)
+    return ComponentContext(process, service)
+
+
+def test_the_card_comes_first_and_goes_last() -> None:
+    registry, found = Registry(), list[tuple[int, int]]()
+    memory: Any = registry.memory
+    view = View(memory)
+    view.on_change(lambda: found.append((len(view.all_instances()), len(view.serving("m")))))
+    context = make(registry)
     context.publish("generate", ModelCard("m", types=("chat",)))
     assert found == [(0, 0), (1, 1)]
     context.publish("generate", ModelCard("m", types=("chat", "completions")))
@@ -48,3 +52,21 @@ def test_the_card_comes_first_and_goes_last() -> None:
     del found[:]
     context.withdraw()
     assert found == [(0, 0), (0, 0)]
+
+
+def test_a_model_is_coming_until_it_is_published_or_given_up() -> None:
+    registry, found = Registry(), list[str | None]()
+    memory: Any = registry.memory
+    view = View(memory)
+    view.on_coming(lambda _place, card: found.append(card and card.name))
+    context = make(registry)
+    context.expect("generate", ModelCard("m"))
+    context.expect("generate", ModelCard("m", context_length=7))
+    assert (found, view.models()) == (["m", "m"], {})
+    context.publish("generate", ModelCard("m"))
+    assert found == ["m", "m", None]
+    assert list(view.models()) == ["m"]
+    context.withdraw()
+    context.expect("generate", ModelCard("m"))
+    context.withdraw()
+    assert found == ["m", "m", None, "m", None]

@@ -15,6 +15,7 @@ from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.output import OutputIds, table
 from dynamod.engine.mocker.own_transfer import MockerTransfer
 from dynamod.engine.mocker.scheduler import Step
+from dynamod.ingress.early import EarlyModels
 from dynamod.ingress.model_loader import ModelLoader
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
@@ -142,6 +143,7 @@ class SimulatedLoader(ModelLoader):
 
     def __init__(self) -> None:
         self.failed = {}
+        self.early = EarlyModels()
 
     async def load(self, card: ModelCard, wanted: Callable[[], bool], random: random_module.Random) -> Model | None:
         """At once."""

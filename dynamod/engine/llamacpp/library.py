@@ -55,7 +55,7 @@ def library() -> Any:
 def _part(name: str) -> Any:
     """A module of the package `llama_cpp`, without what its `__init__` imports, which takes four times as long.
 
-    Who imports the package later gets all of it.
+    A later import of the package finds all of the package.
     """
     found = None if "llama_cpp" in sys.modules else importlib.util.find_spec("llama_cpp")
     if found is None or found.submodule_search_locations is None:

@@ -112,6 +112,11 @@ class WorkerComponent(Worker):
         now = self._engine.statistics()
         return Heartbeat(now.in_step_for, now.step_tokens, now.usual_step_seconds, now.running, now.waiting)
 
+    def coming(self, card: ModelCard) -> None:
+        """The frontends of the node read the files meanwhile; not for a worker that only helps others."""
+        if not (self._announced or self._static or pool_of(self.role)):
+            self._ctx.expect(self._endpoint, card)
+
     def phase(self, name: str) -> None:
         """Kept with its seconds, and shown by `ps` while the component starts."""
         self._ctx.tell("", phase=name)
