@@ -184,7 +184,11 @@ GROUPS = (
                 "folder of the history of chats, of data of `dynamo infra`, and of the [audit log](../how-to/audit.md)",
             ),
             Variable("HOME", "", "as `XDG_STATE_HOME` without `/.local/state`, for the audit log"),
-            Variable("XDG_CACHE_HOME", "`~/.cache`", "folder of KV blocks in files, and of the shipped model"),
+            Variable(
+                "XDG_CACHE_HOME",
+                "`~/.cache`",
+                "folder of KV blocks in files, converted models, fetched tokenizers, and passed checks of tokenizers",
+            ),
             Variable(
                 "DYN_DEPLOYMENT_CONFIG", "", "a whole config as JSON; replaces the file and `--Component.key` flags"
             ),

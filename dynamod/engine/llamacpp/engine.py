@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -29,6 +30,7 @@ from ..capabilities import Exported
 from ..lora import digested
 from ..step_clock import StepClock
 from .adapter_store import LlamaCppAdapters
+from .agreed import Agreement
 from .arguments import LlamaCppArguments, arguments_of
 from .files import gguf_file
 from .handoff import Export, HeldRequest, Shared, Totals
@@ -86,11 +88,13 @@ class LlamaCpp(BatchingEngine):
         await asyncio.to_thread(check_adapters, self.options.lora, path)
         adapters = [await asyncio.to_thread(digested, one) for one in self.options.lora]
         warms = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, self.phase, "warm-up")
+        agreed = await asyncio.to_thread(Agreement, path, card)
         loading = asyncio.wrap_future(self._steps.thread.submit(self._load, path, adapters, warms))
-        rate, tokenizer = await asyncio.gather(loading, asyncio.to_thread(lambda: open_card(card).build()))
+        rate, tokenizer = await asyncio.gather(loading, asyncio.to_thread(_unchecked, agreed, card))
         model = self._model
         assert model is not None
-        await asyncio.to_thread(model.vocabulary.compare, tokenizer)
+        if tokenizer is not None and await asyncio.to_thread(model.vocabulary.compare, tokenizer):
+            agreed.remember()
         self.caching = arguments.enable_prefix_caching and model.shares
         if arguments.stretch > 1:
             card = msgspec.structs.replace(card, context_length=model.context_length)
@@ -274,6 +278,11 @@ class LlamaCpp(BatchingEngine):
             imported_blocks=totals.imported,
             refused_blocks=totals.refused,
         )
+
+
+def _unchecked(agreed: Agreement, card: ModelCard) -> Any:
+    """The tokenizer of a card whose check was not passed yet; else None."""
+    return None if agreed.known else open_card(card).build()
 
 
 def _nothing() -> None:

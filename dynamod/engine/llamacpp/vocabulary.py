@@ -21,12 +21,12 @@ class Vocabulary:
         is_end = api.llama_vocab_is_eog
         self.ends = tuple([index for index in range(self.size) if is_end(self._vocab, index)])
 
-    def compare(self, reference: Any) -> None:
+    def compare(self, reference: Any) -> bool:
         """Hold a `tokenizers.Tokenizer` against llama.cpp's own, line by line of a probe text.
 
-        Raises UserError when its ids of plain ASCII mean another text here: it belongs to another model. Of other
-        differences the first is logged. Beyond ASCII it is no warning: some of llama.cpp's patterns do without
-        Unicode's categories, and it does not normalise.
+        Returns whether all ids are equal. Raises UserError when its ids of plain ASCII mean another text here: it
+        belongs to another model. Of other differences the first is logged. Beyond ASCII it is no warning: some of
+        llama.cpp's patterns do without Unicode's categories, and it does not normalise.
         """
         lines = unicodedata.normalize("NFC", probe_text(reference)).splitlines(keepends=True)
         for line in sorted(lines, key=str.isascii, reverse=True):
@@ -43,7 +43,8 @@ class Vocabulary:
             shown = [[reference.id_to_token(index) for index in ids[place : place + 3]] for ids in (ours, theirs)]
             level = logging.WARNING if plain else logging.INFO
             log.log(level, "llama.cpp would cut %.60r otherwise: %s is %s there", line, *shown)
-            return
+            return False
+        return True
 
     def ids(self, text: str) -> list[int]:
         """llama.cpp's ids of a text, special tokens in it included, without BOS."""
