@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
+
 from dynamod.engine.llamacpp.agreed import Agreement
 from dynamod.engine.llamacpp.vocabulary import Vocabulary
 from dynamod.message.discovery import ModelCard
