@@ -60,6 +60,12 @@ class ProcessFacts(Activity, frozen=True):
     roles: dict[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
+LAST_WORDS = 0.5
+"""Seconds for the output of a process that has ended: what it has started may keep the pipes open."""
+TURNS = 50
+"""Turns of the loop after that, in which the loop reads what the process has sent. A few are enough."""
+
+
 class ProcessRecord:
     """What is known of one process, published for reading: an actor of ours owns it, or it came on its own."""
 
@@ -271,10 +277,7 @@ class Process(Actor):
         assert self._child is not None
         code = await self._child.wait()
         self._exited.set()
-        with contextlib.suppress(TimeoutError):  # its last lines and its last state come before its end is reported
-            async with asyncio.timeout(0.5):
-                await asyncio.wait(readers)
-                await self._closed.wait()
+        await last_words(readers, self._closed)
         self._record.ended = True
         self._ended.set()
         if self._draining:
@@ -284,3 +287,19 @@ class Process(Actor):
         if code == EXIT_USER_ERROR and detail:
             raise ProcessEnded(detail, permanent=True)
         raise ProcessEnded(f"{how}{': ' + detail if detail and code > 0 else ''}", permanent=code == EXIT_USER_ERROR)
+
+
+async def last_words(readers: Sequence[asyncio.Task[Any]], closed: asyncio.Event, seconds: float = LAST_WORDS) -> None:
+    """Wait for the last lines and the last state of a process that has ended, before its end is reported.
+
+    On a busy machine the deadline may pass before the loop has read the last state, so turns of the loop count, too:
+    without that state the reason of a failure for good would be lost.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.wait(readers)
+            await closed.wait()
+    for _ in range(TURNS):
+        if closed.is_set():
+            break
+        await asyncio.sleep(0)
