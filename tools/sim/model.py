@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
+from dynamod.actor import Context
+from dynamod.discovery.view import View
 from dynamod.engine.base import EngineOptions, Spawn
 from dynamod.engine.mocker.arguments import KvTransfer
 from dynamod.engine.mocker.engine import Mocker
@@ -138,12 +140,23 @@ def odd_layout(options: EngineOptions) -> EngineOptions:
     return replace(options, arguments={**options.arguments, "kv_bytes_per_token": 32})
 
 
+class NothingEarly(EarlyModels):
+    """Models are in memory, so none is read early. A watch less: the seeds that found something keep their course."""
+
+    def follow(self, view: View, context: Context, served: Callable[[str], bool]) -> None:
+        """Watch nothing."""
+
+    async def take(self, card: ModelCard) -> Model | None:
+        """None has been read."""
+        return None
+
+
 class SimulatedLoader(ModelLoader):
     """Has models in memory."""
 
     def __init__(self) -> None:
         self.failed = {}
-        self.early = EarlyModels()
+        self.early = NothingEarly()
 
     async def load(self, card: ModelCard, wanted: Callable[[], bool], random: random_module.Random) -> Model | None:
         """At once."""
