@@ -4,25 +4,30 @@ import contextlib
 import hashlib
 from pathlib import Path
 
+import tokenizers
+
+from dynamod import __version__
 from dynamod.message.discovery import ModelCard
 from dynamod.preprocess.packaged import user_cache
 
 from .library import version
 
-FORMAT = 1
+RELEASES = ("1", __version__, tokenizers.__version__)
+"""Of these files, and of what builds a tokenizer: another one may build another tokenizer of the same file."""
 
 
 class Agreement:
     """Whether the tokenizer of a card cuts all of the probe text as llama.cpp does with the model's file.
 
     Known from an empty file in the user's cache, whose name stands for the card's checksum, the model's file as it is
-    now, and the version of llama.cpp. A difference is not remembered, so that it is told at each start.
+    now, and the releases of what builds both tokenizers. A difference is not remembered: it is told at each start.
     """
 
     def __init__(self, path: Path, card: ModelCard) -> None:
         """Blocks. Raises OSError when the model's file cannot be read."""
         found, cache = path.stat(), user_cache()
-        facts = (FORMAT, version(), card.mdc_sum, str(path.absolute()), found.st_ino, found.st_size, found.st_mtime_ns)
+        file = (str(path.absolute()), found.st_ino, found.st_size, found.st_mtime_ns)
+        facts = (RELEASES, version(), card.mdc_sum, file)
         name = hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
         self._file = cache / "agreed" / name if cache is not None and card.mdc_sum else None
 

@@ -29,6 +29,10 @@ def test_what_a_check_holds_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not Agreement(path, card).known
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with monkeypatch.context() as patch:
+        patch.setattr("dynamod.engine.llamacpp.agreed.RELEASES", ("other",))
+        assert not Agreement(path, card).known
+    assert Agreement(path, card).known
     os.utime(path, (1, 1))
     assert not Agreement(path, card).known
     (tmp_path / "file").touch()
