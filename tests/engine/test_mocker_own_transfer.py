@@ -88,6 +88,7 @@ async def test_blocks_that_do_not_come(
                 assert len(answer.ids) == 6
             else:
                 assert (answer.error.code, answer.error.retry) == (HANDOFF_FAILED, True)
+                assert ("not alike" in answer.error.message) is (fault == "another layout")
             if fault != "none":
                 assert decode.statistics.handoff.failed == 1
         silent.close()

@@ -91,7 +91,9 @@ def test_prompts_of_llamacpp_go_from_pod_to_pod(graph: Cluster, machine: Any) ->
 
     processor = {"remote-prefill": True, "conditional-disagg": True, "max-local-prefill-length": 32}
     applied(graph, machine, config(machine, "graphs.disagg:Frontend", processor, Worker=2, PrefillWorker=1))
-    graph.kubectl("rollout", "status", f"deployment/{graph.graph}-frontend", f"--timeout={START:.0f}s")
+    for kind, component in (("deployment", "frontend"), ("statefulset", "worker"), ("statefulset", "prefill-worker")):
+        # Until then the worker of before may be there, whose requests move when it is replaced.
+        graph.kubectl("rollout", "status", f"{kind}/{graph.graph}-{component}", f"--timeout={START:.0f}s")
     for component, replicas in (("worker", 2), ("prefill-worker", 1)):
         graph.wait(component, replicas, START)
     (front,) = graph.wait("frontend", 1, START).values()

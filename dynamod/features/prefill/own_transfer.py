@@ -15,7 +15,7 @@ import msgspec
 from dynamod.engine.base import Engine, Spawn
 from dynamod.engine.own_transfer import OwnTransfer
 from dynamod.message.errors import BadRequest, DynamodError, RequestError
-from dynamod.message.worker import Generate, Handoff
+from dynamod.message.worker import HANDOFF_FAILED, Generate, Handoff
 from dynamod.transport.base import Reply
 
 from .handoff import HandoffStatistics
@@ -82,7 +82,11 @@ class OwnTransferEndpoint:
         layout = request.handoff.layout if request.handoff is not None else ""
         if layout != self._transfer.layout:
             self._transfer.failed["layout"] += 1
-            log.warning("request %s: the blocks of the two workers are not alike", request.request_id)
+            why = "the blocks of the two workers are not alike: their engine, its version, model, types or sizes differ"
+            log.warning("request %s: %s", request.request_id, why)
+            if self._engine.card().capabilities.needs_prefill:
+                reply.failed("EngineFailed", f"{self._engine.name}: {why}", retry=True, code=HANDOFF_FAILED)
+                return
             request = msgspec.structs.replace(request, handoff=None)
         self._engine.submit(request, reply)
 
