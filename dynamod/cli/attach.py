@@ -145,8 +145,8 @@ def _daemon(path: Path, first: socket.socket, kinds: Sequence[str]) -> int:
         if kinds:
             from dynamod.runtime.host import live, warm_up
 
-            for kind in kinds:
-                warm_up(kind)
+            if "worker" in kinds:  # few modules, most of which an ingress process needs, too
+                warm_up("worker")
             prewarm(kinds, Origin(dict(os.environ), folder), partial(live, forked=True))
         os.chdir("/")
         from dynamod.daemon.place import NodeHeld

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from dynamod.message.errors import BadRequest, Internal, RequestError
+from dynamod.message.hints import printable
 
 from .answer import json_response
 
@@ -140,8 +141,3 @@ def error_headers(error: RequestError) -> dict[str, str]:
 def error_response(error: RequestError, status: int, form: ErrorForm = OPENAI, request_id: str = "") -> web.Response:
     """The error as an answer with a body."""
     return json_response(form.make(error, status, request_id), status, error_headers(error))
-
-
-def printable(text: str) -> str:
-    """Text that can be encoded: lone surrogates (from paths or engines) become question marks."""
-    return text.encode("utf-8", "replace").decode()

@@ -12,9 +12,9 @@ from typing import Protocol
 from aiohttp import HttpVersion11, web
 
 from dynamod.message.errors import RequestError
+from dynamod.message.hints import printable
 
 from .answer import LAST_CHUNK, StreamedAnswer
-from .errors import printable
 
 HIGH_WATER = 64 * 1024  # unsent bytes above which events wait in their source instead of in the transport
 

@@ -1,4 +1,4 @@
-"""Phrases of error messages: lists of names, near names, what a value is, what msgspec says of one."""
+"""Phrases of error messages: names, near names, what a value is, what msgspec says of one; text that is encodable."""
 
 import difflib
 import re
@@ -61,3 +61,8 @@ def in_words(sentence: str, value: object) -> str:
     if value is not None and not isinstance(value, dict | list) and sentence.startswith("Expected"):
         sentence = f"{sentence.partition(', got')[0]}, got {value!r}"
     return sentence[:1].lower() + sentence[1:].replace("`", "")
+
+
+def printable(text: str) -> str:
+    """Text that can be encoded: lone surrogates (from paths or engines) become question marks."""
+    return text.encode("utf-8", "replace").decode()

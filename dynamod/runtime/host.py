@@ -194,17 +194,17 @@ def main() -> None:
     """Entry point of the process."""
     sock = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(sock.fileno(), False)
-    if len(sys.argv) > 2:
-        warm_up(sys.argv[2])
-    live(sock)
+    live(sock, *sys.argv[2:])
 
 
-def live(sock: socket.socket, *, forked: bool = False) -> NoReturn:
+def live(sock: socket.socket, kind: str = "", *, forked: bool = False) -> NoReturn:
     """Take a plan from the daemon at the other end of `sock`, run it, and end the process.
 
-    `forked`: the process has the command line of the command that started the daemon.
+    `kind`: what `warm_up` imports before there is a plan. `forked`: the process has the command line of the command
+    that started the daemon.
     """
     default_signals()
+    warm_up(kind)
     payload, fds = receive_plan(sock)
     plan = decode(payload)
     if forked:

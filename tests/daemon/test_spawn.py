@@ -74,3 +74,43 @@ def test_a_forked_process_whose_end_the_system_forgets() -> None:
     program = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + FORKING.format(body="sys.exit(3)")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[0] == "[0, 0, '', []]", done.stderr
+
+
+SPARES = """
+import sys
+from functools import partial
+from dynamod.daemon.spawn import Origin, prewarm, take_spare
+from dynamod.runtime import host
+
+def receive_plan(sock):
+    print(sorted({"aiohttp", "dynamod.worker.worker"} & set(sys.modules)), flush=True)
+    sys.exit(len(sock.recv(1)))
+
+host.receive_plan = receive_plan
+kinds, origin = ("ingress", "worker"), Origin()
+host.warm_up("worker")
+prewarm(kinds, origin, partial(host.live, forked=True))
+for kind in kinds:
+    child = take_spare(kind, origin, origin.environment())
+    child.send_plan(b"", ())
+    print(kind, child.program.stdout.read().decode().strip(), child.program.wait())
+print("aiohttp" in sys.modules)
+"""
+
+
+def test_spares_import_what_they_need_while_the_daemon_goes_on() -> None:
+    done = subprocess.run([sys.executable, "-c", SPARES], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        "ingress ['aiohttp', 'dynamod.worker.worker'] 1",
+        "worker ['dynamod.worker.worker'] 1",
+        "False",
+    ], done.stderr
+
+
+def test_a_daemon_takes_a_graph_without_the_http_library() -> None:
+    """The library takes 0.1 s and 10 MB. The control socket imports it for its first client."""
+    code = "import sys, dynamod.cli.boot, dynamod.features.audit.daemon, dynamod.features.audit.lines\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print('aiohttp' in sys.modules)"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr

@@ -4,13 +4,12 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
 from dynamod.message.vectors import pack
 
 from ..threads import openmp_threads
+from .arrays import np
 from .library import last_error, last_errors
 from .model import REASONS, Batch, Model, StepFailed, Work
 from .parameters import FLASH, POOLINGS, context_parameters

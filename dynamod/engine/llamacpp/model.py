@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dynamod.message.discovery import Adapter
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Sampling
@@ -19,6 +17,7 @@ from dynamod.preprocess.gguf_file import read_metadata
 
 from ..threads import openmp_threads
 from .arguments import LlamaCppArguments
+from .arrays import np
 from .kv_cells import Operation
 from .layout import digest, weights
 from .library import first_error, last_error, last_errors, library, version

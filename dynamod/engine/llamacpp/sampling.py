@@ -15,11 +15,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dynamod.message.errors import EngineFailed
 from dynamod.message.worker import Sampling
+
+from .arrays import NDArray, np
 
 if TYPE_CHECKING:
     from dynamod.structured.matcher import Matcher

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dynamod.http.errors import ErrorForm, Limit, printable
+from dynamod.http.errors import ErrorForm, Limit
 from dynamod.message.errors import RequestError
+from dynamod.message.hints import printable
 
 _TYPES = {
     400: "invalid_request_error",

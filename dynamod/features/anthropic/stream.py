@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 from aiohttp import HttpVersion, HttpVersion11
 
-from dynamod.http.errors import printable
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.stream import EventFrames
 from dynamod.ingress.api.blocks import BlockStreamWriter, Kind
 from dynamod.ingress.api.response import Choice
 from dynamod.message.errors import Overloaded, RequestError
+from dynamod.message.hints import printable
 
 from .errors import error_value
 from .writer import SIGNATURE, MessagesResponse, MessageWriter, new_call_id

@@ -5,8 +5,8 @@ from typing import Any
 
 from aiohttp import web
 
-from dynamod.http.errors import printable
 from dynamod.ingress.api.blocks import Kind
+from dynamod.message.hints import printable
 
 from .messages import TextBlock, ThinkingBlock, ToolUseBlock
 from .writer import SIGNATURE, MessagesResponse, MessageWriter, new_call_id

@@ -19,7 +19,6 @@ from dynamod.observe.line_writer import LineWriter
 from dynamod.observe.rotated import RotatedFile
 
 from .commands import AUDIT, AuditArguments, Audited
-from .ingress import rotation
 from .lines import BODIES, dropped_line
 from .reading import Entry, Files, Wanted, wanted_of
 from .settings import AuditSettings
@@ -43,7 +42,7 @@ class CommandFiles:
         for folder, settings in places.items():
             writer = self._writers.get(folder)
             if writer is None:
-                file = RotatedFile(folder, FILE, rotation(settings))
+                file = RotatedFile(folder, FILE, settings.rotation)
                 writer = self._writers[folder] = LineWriter(file, "audit", dropped_line)
             writer.put(line)
             writer.hand_over()  # commands are rare, and one of them ends the daemon

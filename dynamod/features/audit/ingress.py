@@ -11,7 +11,7 @@ from dynamod.ingress.own_folder import own_folder
 from dynamod.observe.line_writer import LineWriter
 from dynamod.observe.metrics import Definition
 from dynamod.observe.records import RequestRecord
-from dynamod.observe.rotated import RotatedFile, Rotation
+from dynamod.observe.rotated import RotatedFile
 
 from .lines import dropped_line, request_line
 from .settings import SETTING, AuditSettings
@@ -34,7 +34,7 @@ class AuditReader(RecordReader):
 
     def __init__(self, settings: AuditSettings, process: str) -> None:
         folder = own_folder(str(settings.folder()), SETTING)
-        file = RotatedFile(folder, process or "frontend", rotation(settings))
+        file = RotatedFile(folder, process or "frontend", settings.rotation)
         self.body_bytes = int(settings.audit_body_kb * 1024) if settings.audit_bodies else 0
         self.writer = LineWriter(file, "audit", dropped_line, pause=PAUSE_S)
         self._quiet = frozenset() if settings.audit_status_routes else frozenset(STATUS_ROUTES)
@@ -71,9 +71,3 @@ class AuditReader(RecordReader):
         for outcome, count in (("written", self.writer.written), ("dropped", self.writer.dropped)):
             family.add_metric([outcome], count)
         return [family]
-
-
-def rotation(settings: AuditSettings) -> Rotation:
-    """How files are rotated."""
-    size = int(settings.audit_file_mb * 1024 * 1024)
-    return Rotation(size, settings.audit_file_hours * 3600, settings.audit_files)

@@ -11,7 +11,7 @@ import msgspec
 
 from dynamod.extension.command import CommandCall
 from dynamod.graph.diff import is_secret
-from dynamod.http.errors import printable
+from dynamod.message.hints import printable
 from dynamod.observe.records import RequestRecord, WorkerPlace
 
 MASKED = "***"

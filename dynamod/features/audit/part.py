@@ -1,7 +1,5 @@
 """What sees each command of a daemon that changes something, from its control socket and from other nodes."""
 
-import asyncio
-import importlib
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -9,18 +7,11 @@ from typing import TYPE_CHECKING, Any
 from dynamod.control.refusals import Refusal, refusal_of
 from dynamod.daemon.parts import DaemonPart
 from dynamod.extension.command import CommandCall, Proceed
-from dynamod.transport.importing import IMPORTING
 
 if TYPE_CHECKING:
     from .daemon import CommandFiles
 
 LEFT = Refusal(499, "the client left")
-
-
-def _load() -> None:
-    """Import what needs the HTTP library: a command in a terminal may come while another thread hides the library."""
-    with IMPORTING:
-        importlib.import_module("dynamod.features.audit.daemon")
 
 
 class AuditedCommands(DaemonPart):
@@ -37,7 +28,6 @@ class AuditedCommands(DaemonPart):
         """Answer a command, and write a line where the command may have changed something."""
         if not call.command.changes:
             return await proceed(call)
-        await asyncio.to_thread(_load)
         from .daemon import audits
 
         before, began, outcome = audits(self.node), time.time(), LEFT

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from dynamod.extension.settings import Option
 from dynamod.message.errors import UserError
+from dynamod.observe.rotated import Rotation
 
 SETTING = "audit_dir"
 REDACTED = ("api_key", "authorization", "password", "secret", "token")
@@ -53,6 +54,11 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     def on(self) -> bool:
         """Whether lines are written."""
         return self.audit or bool(self.audit_dir)
+
+    @property
+    def rotation(self) -> Rotation:
+        """How files are rotated."""
+        return Rotation(int(self.audit_file_mb * 1024 * 1024), self.audit_file_hours * 3600, self.audit_files)
 
     def folder(self, environ: Mapping[str, str] = os.environ) -> Path:
         """Where the files are. Raises UserError when there is no default."""

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from dynamod.http.errors import ErrorForm, printable
+from dynamod.http.errors import ErrorForm
 from dynamod.message.errors import RequestError
+from dynamod.message.hints import printable
 
 
 def error_value(error: RequestError, _status: int = 0, _request_id: str = "") -> dict[str, Any]:

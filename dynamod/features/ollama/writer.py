@@ -13,7 +13,6 @@ from typing import Any, Literal
 import msgspec
 from aiohttp import HttpVersion, HttpVersion11, web
 
-from dynamod.http.errors import printable
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.stream import EventFrames
@@ -22,6 +21,7 @@ from dynamod.ingress.api.details import finite
 from dynamod.ingress.api.response import Choice
 from dynamod.ingress.base import Logprob
 from dynamod.message.errors import RequestError
+from dynamod.message.hints import printable
 
 from .errors import error_value
 

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 from aiohttp import HttpVersion, HttpVersion11, web
 
-from dynamod.http.errors import printable
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.stream import EventFrames
@@ -24,6 +23,7 @@ from dynamod.ingress.api.blocks import BlockStreamWriter, BlockWriter, Kind
 from dynamod.ingress.api.details import token_logprobs
 from dynamod.ingress.api.response import Choice
 from dynamod.message.errors import RequestError
+from dynamod.message.hints import printable
 
 from .items import sealed
 from .tools import ServedTool, input_of

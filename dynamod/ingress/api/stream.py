@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import HttpVersion, HttpVersion11, web
 
-from dynamod.http.errors import error_object, printable
+from dynamod.http.errors import error_object
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.stream import HIGH_WATER, EventFrames, EventStream
 from dynamod.message.errors import EngineFailed, RequestError
+from dynamod.message.hints import printable
 from dynamod.message.openai import Common
 
 from .details import RequestMetrics, characters

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from dynamod.http.errors import printable
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Logprob
+from dynamod.message.hints import printable
 from dynamod.message.openai import Common
 
 from .details import PromptLogprob, prompt_logprobs
