@@ -8,7 +8,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -154,7 +153,7 @@ def _daemon(path: Path, first: socket.socket, kinds: Sequence[str]) -> int:
 
         from .boot import Options, run
 
-        configure(stream=sys.stderr)
+        configure(console=False)
         try:
             return run(Options(path, ephemeral=True, first=first))
         except NodeHeld as error:

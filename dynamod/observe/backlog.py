@@ -35,11 +35,11 @@ def written() -> bool:
 class Backlog(Generic[T]):
     """Calls `write(target, text, dropped)` in a thread, in order. `dropped`: lines lost since the last call, because
     more than `limit` characters (or bytes of targets) waited. May be used from any thread, from that of `write` too,
-    which must not raise.
+    which must not raise. Texts that follow each other for one target are one text, up to `piece` characters.
     """
 
-    def __init__(self, write: Callable[[T, str, int], None], limit: int = LIMIT) -> None:
-        self._write, self._limit = write, limit
+    def __init__(self, write: Callable[[T, str, int], None], limit: int = LIMIT, *, piece: int = 0) -> None:
+        self._write, self._limit, self._piece = write, limit, piece
         self._waiting: deque[tuple[T, str, int]] = deque()
         self._changed = threading.Condition()
         self._size = self._dropped = 0
@@ -85,7 +85,16 @@ class Backlog(Generic[T]):
                     self._thread = None
                     return
                 self._busy = True
-                target, text, size = self._waiting.popleft()
-                self._size -= size
+                target, texts = self._take()
                 dropped, self._dropped = self._dropped, 0
-            self._write(target, text, dropped)
+            self._write(target, "".join(texts), dropped)
+
+    def _take(self) -> tuple[T, list[str]]:
+        target, text, taken = self._waiting.popleft()
+        texts, waiting = [text], self._waiting
+        while waiting and waiting[0][0] == target and taken + waiting[0][2] <= self._piece:
+            _, text, size = waiting.popleft()
+            texts.append(text)
+            taken += size
+        self._size -= taken
+        return target, texts

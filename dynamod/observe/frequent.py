@@ -9,8 +9,12 @@ from abc import ABC, abstractmethod
 from typing import Any
 from weakref import WeakSet
 
-PAUSE = 0.02
-"""Seconds between two writes. The first line after a pause is written at once."""
+PAUSE = 0.1
+"""Seconds between two writes. The first line after a pause is written at once.
+
+Each write wakes the daemon and its command, which take the processor from this process: at 1,000 requests per second a
+pause of 0.02 s costs this process 16 us more per request, and the others 30 us.
+"""
 
 _all: "WeakSet[FrequentLine]" = WeakSet()
 

@@ -119,21 +119,26 @@ def leave(code: int) -> NoReturn:
 
 
 def configure(
-    *, component: str = "", stream: TextIO | None = None, level: str = "", environ: Mapping[str, str] = os.environ
+    *,
+    component: str = "",
+    stream: TextIO | None = None,
+    level: str = "",
+    environ: Mapping[str, str] = os.environ,
+    console: bool = True,
 ) -> None:
     """Send the records of this process to `stream` (standard error); calling it again replaces what it did before.
 
+    `console`: False for a process without a terminal or file, whose records go elsewhere.
     `level` (of -v and -vv) is the level of everything, before DYN_LOG's and the file's; their targets stay. Raises
     UserError for a setting that cannot be read.
     """
     chosen = chosen_levels(environ, level)
-    # a prompt replaces sys.stderr while it waits
-    console = Console(_lines(component, stream, environ), None if stream is sys.stderr else stream)
     root = logging.getLogger()
     for handler in list(root.handlers):
         if isinstance(handler, Console) or _is_basic(handler):
             root.removeHandler(handler)
-    root.addHandler(console)
+    if console:  # a prompt replaces sys.stderr while it waits
+        root.addHandler(Console(_lines(component, stream, environ), None if stream is sys.stderr else stream))
     apply(chosen)
     logging.captureWarnings(True)
     adopt_structlog()

@@ -46,20 +46,20 @@ class LogStore:
         self.failure = ""
         """Why the last line was lost; empty when it was written."""
         self._files: dict[str, _File] = {}
-        self._backlog = Backlog(self._append, max(LIMIT, limit_bytes))
+        self._backlog = Backlog(self._append, max(LIMIT, limit_bytes), piece=min(_BLOCK, limit_bytes // 64))
 
     def write(self, component: str, line: str) -> None:
         """Append a line; further lines inside it (a traceback) belong to it."""
-        self._backlog.put(component, line.rstrip("\n"))
+        self._backlog.put(component, line.rstrip("\n") + "\n")
 
-    def _append(self, component: str, line: str, dropped: int) -> None:
+    def _append(self, component: str, lines: str, dropped: int) -> None:
         if dropped:
-            line += f"\n  {dropped} lines were dropped because the disk was too slow"
+            lines += f"  {dropped} lines were dropped because the disk was too slow\n"
         error: OSError | None = None
         try:
             if component not in self._files:
                 self._files[component] = _File(self.folder / f"{_safe(component)}.log")
-            self._files[component].append(line, self._limit)
+            self._files[component].append(lines.encode("utf-8", "replace"), self._limit)
         except OSError as caught:
             error = caught
         began, self.failure = error is not None and not self.failure, str(error or "")
@@ -107,8 +107,7 @@ class _File:
         self._torn = False
         self._looked = 0.0
 
-    def append(self, line: str, limit: int) -> None:
-        data = f"{line}\n".encode("utf-8", "replace")
+    def append(self, data: bytes, limit: int) -> None:
         if (now := time.monotonic()) > self._looked + LOOK:
             self._looked = now
             if not self._path.exists():

@@ -41,3 +41,24 @@ def test_the_thread_ends_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> 
             thread.join(5)
         assert lines._thread is None
     assert written == ["a", "b"]
+
+
+def test_texts_for_one_target_are_written_together() -> None:
+    """Up to the size of a piece; a text above it is a piece of its own."""
+    written: list[tuple[str, str]] = []
+    busy, goes_on = threading.Event(), threading.Event()
+
+    def write(target: str, text: str, _dropped: int) -> None:
+        busy.set()
+        goes_on.wait(10)
+        written.append((target, text))
+
+    lines = Backlog(write, piece=4)
+    lines.put("a", "0")
+    assert busy.wait(10)
+    for target, text in (("a", "1"), ("a", "23"), ("a", "45"), ("b", "6"), ("a", "7"), ("a", "long text"), ("a", "8")):
+        lines.put(target, text)
+    goes_on.set()
+    lines.flush(5)
+    assert written == [("a", "0"), ("a", "123"), ("a", "45"), ("b", "6"), ("a", "7"), ("a", "long text"), ("a", "8")]
+    assert lines.idle
