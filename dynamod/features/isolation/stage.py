@@ -66,8 +66,7 @@ class IsolationStage(Stage):
         self._ended: set[int] = set()  # instances whose end was judged
         self._left: list[Placement] = []  # places that it has left for a trial; see `_judge_left`
         self._doubted: list[tuple[Placement, Instance, str]] = []  # ends that do not count unless its place ends, too
-        self._unknown: dict[int, tuple[Instance, bool]] = {}  # whether it was alone there; see `_may_hang`
-        self._hung: list[tuple[Instance, bool]] = []  # the same of those that are known to have hung
+        self._unknown: dict[int, tuple[Instance, float]] = {}  # until when; see `_judge_late`
 
     async def place(self, ask: Ask, proceed: Place) -> Placement:
         """A suspect asks for an instance alone. Another place means that another request was convicted meanwhile.
@@ -105,10 +104,10 @@ class IsolationStage(Stage):
         return broken
 
     def _judge_earlier(self) -> None:
-        """Look at the instances of earlier attempts. Raises EngineFailed, PoisonRequest as `died` does."""
+        """Look at the instances of earlier attempts. Raises EngineFailed as `died` does."""
         if self._left:
             self._judge_left()
-        if self._unknown or self._hung:
+        if self._unknown:
             self._judge_late()
 
     def _judge_left(self) -> None:
@@ -124,39 +123,24 @@ class IsolationStage(Stage):
             for instance, cause in [(place.instance, place.cause), *helpers]:
                 self.died(instance, cause, None, alone=False, begun=True)
 
-    def _may_hang(self, instance: Instance, *, alone: bool = False) -> None:
-        """Look for a while whether `instance`, which the request has left, turns out to hang since before that.
-
-        `alone`: no other request was there until now.
-        """
-        self._unknown[instance.instance_id] = found = instance, alone
-        asyncio.get_running_loop().call_later(LATE_HANG_S, self._last_look, found)
-
-    def _last_look(self, found: tuple[Instance, bool]) -> None:
-        self._look()
-        key = found[0].instance_id
-        if self._unknown.get(key) is found:  # else the request was there again
-            del self._unknown[key]
-
-    def _look(self) -> None:
-        """Note which of the instances that may hang do."""
-        for key, (instance, alone) in list(self._unknown.items()):
-            if self._suspicions.hangs(instance):
-                self._hung.append((instance, alone))
-                del self._unknown[key]
+    def _may_hang(self, instance: Instance) -> None:
+        """Look for a while whether `instance`, which the request has left, turns out to hang since before that."""
+        self._unknown[instance.instance_id] = instance, asyncio.get_running_loop().time() + LATE_HANG_S
 
     def _judge_late(self) -> None:
-        """Count the instances of earlier attempts that were known to hang soon after.
+        """Count the instances of earlier attempts that are known to hang by now.
 
         A prefill worker and the worker that answers may hang at one prompt at the same moment, and the news of one may
         arrive after that of the other. An instance that the request has left for a trial may have hung before. Raises
-        EngineFailed where an instance is the second one that ended with this request, PoisonRequest where the request
-        was alone.
+        EngineFailed where an instance is the second one that ended with this request.
         """
-        self._look()
-        while self._hung and not self._flight.over:
-            instance, alone = self._hung.pop(0)
-            self.died(instance, UNRESPONSIVE, None, alone=alone, begun=True)
+        now = asyncio.get_running_loop().time()
+        for key, (instance, until) in list(self._unknown.items()):
+            hangs = now <= until and self._suspicions.hangs(instance)
+            if hangs or now > until:
+                self._unknown.pop(key, None)
+            if hangs and not self._flight.over:
+                self.died(instance, UNRESPONSIVE, None, alone=False, begun=True)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
         """Wait until the instance has lived through this request: some of its answer has come, or the attempt ended."""
@@ -177,11 +161,10 @@ class IsolationStage(Stage):
 
         Raises PoisonRequest for a request that was alone, EngineFailed for one whose second worker this is.
         """
-        self._judge_earlier()  # the wait for a prefill worker may have been long
         if cause := await self._cause(instance, timeout):
             self.died(instance, cause, at, alone=alone, begun=begun)
-        elif alone or (at is None and begun):
-            self._may_hang(instance, alone=alone)
+        elif at is None and begun:
+            self._may_hang(instance)
         return cause
 
     async def _cause(self, instance: Instance, timeout: float | None) -> str:
@@ -192,9 +175,8 @@ class IsolationStage(Stage):
     def died(self, instance: Instance, cause: str, at: Placement | None, *, alone: bool, begun: bool) -> None:
         """`instance` crashed or hung while it had the request. Arguments and errors are those of `blame`."""
         request = self._flight.request
-        if alone:
-            if at is not None:
-                at.guilty = True
+        if at is not None and alone:
+            at.guilty = True
             raise self._suspicions.convict(request, cause)
         self._suspicions.suspect(request)
         self.suspect = self._ever = True
@@ -221,7 +203,6 @@ class IsolationStage(Stage):
         self._left.clear()
         self._doubted.clear()
         self._unknown.clear()
-        self._hung.clear()
 
 
 class RequestSuspicions:

@@ -29,10 +29,6 @@ HANGS_S = 2.5
 REFUSED_S = 0.1
 """Seconds in which an instance refuses blocks, as those of another layout; blocks that do not come take longer."""
 
-BEGUN_S = 0.6
-"""Seconds for which a prompt whose blocks were refused stays at the worker where it is tried alone. A hang at its
-beginning is known soon after that: `isolation.stage.LATE_HANG_S`."""
-
 
 class HandedPrompt(Sink):
     """The stream of a prompt at another worker. Leaving its context drops what has not been read there.
@@ -158,9 +154,9 @@ class PromptStage(Stage):
             if broken.prompt:
                 prompt.unread()
             timeout = CAUSE if broken.prompt else 0.0
-            if broken.prompt and prompt.alone and prompt.handoff.result().shape == "rendezvous":
-                # The worker may hang at this prompt, the only one that it has.
-                timeout = HANGS_S if took > REFUSED_S else BEGUN_S
+            computing = prompt.handoff.result().shape == "rendezvous" and took > REFUSED_S
+            if broken.prompt and prompt.alone and computing:
+                timeout = HANGS_S  # the worker may hang at this prompt, the only one that it has
             # Else the prompt is computed: what crashes now computes another one, if it was not alone.
             await flight.stages.blame(prompt.instance, timeout, placement, alone=prompt.alone, begun=False)
 

@@ -7,7 +7,7 @@ import pytest
 
 from dynamod.discovery.view import UNRESPONSIVE
 from dynamod.features.isolation.stage import LATE_HANG_S
-from dynamod.features.prefill.stage import BEGUN_S, HANGS_S
+from dynamod.features.prefill.stage import HANGS_S
 from dynamod.message.discovery import Instance
 from dynamod.message.worker import HANDOFF_FAILED, Handoff
 from dynamod.migration.stages import CAUSE
@@ -85,34 +85,9 @@ async def test_the_word_that_a_prefill_worker_hangs_is_waited_for_where_it_tries
     await asyncio.sleep(took)  # an instance refuses blocks of another layout at once
     send.fail(retry=True, code=HANDOFF_FAILED)
     await air.settle()
-    assert air.patience == [(HANGS_S if took else BEGUN_S) if alone else CAUSE]
+    assert air.patience == [HANGS_S if alone and took else CAUSE]
     assert (air.guilty, len(air.client.errors)) == (([UNRESPONSIVE], 1) if alone else ([], 0))
     if not alone:
         assert air.suspected == ["r"]
-        air.last.tokens(1, 0, finish="eos")
-        await air.settle()
-
-
-@pytest.mark.parametrize(
-    ("alone", "late", "counts"), [(True, 0.9, True), (True, LATE_HANG_S + 0.1, False), (False, 0.9, False)]
-)
-@virtual
-async def test_a_hang_at_a_prompt_whose_blocks_were_refused_at_once_counts_when_it_is_known_later(
-    words: Any, alone: bool, late: float, counts: bool
-) -> None:
-    """The prefill worker has begun with the prompt that it tries alone; its daemon knows of the hang after 2 s."""
-    prompts = Prompts()
-    prompts.make, prompts.alone = Computing, alone
-    air = words.Air(instances=1, patient=True, prefill=prompts, needs_prefill=True)
-    send = await air.start()
-    air.busy.add(1)
-    send.fail(retry=True, code=HANDOFF_FAILED)
-    await air.settle()
-    await asyncio.sleep(late)
-    air.crashes[101] = UNRESPONSIVE
-    air.free()
-    await air.settle()
-    assert (air.suspected, air.guilty) == ([], [UNRESPONSIVE] * counts)
-    if not counts:
         air.last.tokens(1, 0, finish="eos")
         await air.settle()
