@@ -163,19 +163,15 @@ class _PipeProtocol(asyncio.StreamReaderProtocol):
 _spares: dict[str, tuple[Origin, Child]] = {}
 
 
-def prewarm(kinds: Sequence[str], origin: Origin, live: Callable[[socket.socket, str], object]) -> None:
-    """Fork spares for `ingress` or `worker` processes; see `Child.fork`. `live` gets the kind, too.
+def prewarm(kinds: Sequence[str], origin: Origin, live: Callable[..., object]) -> None:
+    """Fork spares for `ingress` or `worker` processes; see `Child.fork`. `live` gets `kind` as well.
 
     A spare imports what its kind needs while this process imports what a daemon needs.
     """
     gc.freeze()  # else the collectors of the children copy the memory that they share
     for kind in kinds:
         if kind not in _spares:
-            _spares[kind] = (origin, Child.fork(origin, partial(_live, live, kind)))
-
-
-def _live(live: Callable[[socket.socket, str], object], kind: str, sock: socket.socket) -> None:
-    live(sock, kind)
+            _spares[kind] = (origin, Child.fork(origin, partial(live, kind=kind)))
 
 
 def take_spare(kind: str, origin: Origin, environ: Mapping[str, str]) -> Child | None:

@@ -92,7 +92,7 @@ class Backlog(Generic[T]):
     def _take(self) -> tuple[T, list[str]]:
         target, text, taken = self._waiting.popleft()
         texts, waiting = [text], self._waiting
-        while waiting and waiting[0][0] == target and taken + waiting[0][2] <= self._piece:
+        while self._piece and waiting and taken + waiting[0][2] <= self._piece and waiting[0][0] == target:
             _, text, size = waiting.popleft()
             texts.append(text)
             taken += size

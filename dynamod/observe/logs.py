@@ -137,7 +137,8 @@ def configure(
     for handler in list(root.handlers):
         if isinstance(handler, Console) or _is_basic(handler):
             root.removeHandler(handler)
-    if console:  # a prompt replaces sys.stderr while it waits
+    if console:
+        # None is sys.stderr of the moment: a prompt replaces it while it waits.
         root.addHandler(Console(_lines(component, stream, environ), None if stream is sys.stderr else stream))
     apply(chosen)
     logging.captureWarnings(True)
