@@ -5,7 +5,7 @@ import logging
 import time
 
 from dynamod.runtime.paths import RunFolder
-from dynamod.runtime.snapshot import Snapshot, adopt, installed
+from dynamod.runtime.snapshot import Snapshot, adopt, installed, remove
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -53,3 +53,6 @@ class CopiedPackage:
             self._snapshot.abandon()
             await asyncio.wait([self._copying])  # else it would make files after the folder was removed
             self._snapshot.give_back()
+            # After an upgrade the files are deleted for good, and each deletion may wait for the file system's journal.
+            for folders in self._snapshot.folders():
+                await asyncio.gather(*(asyncio.to_thread(remove, folder) for folder in folders))

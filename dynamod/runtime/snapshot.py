@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -105,6 +106,13 @@ class Snapshot:
                     fresh.replace(kept)
         self._unlock()
 
+    def folders(self) -> list[list[str]]:
+        """Folders of the copy in the order of their removal: those of one list at the same time."""
+        levels = defaultdict(list)
+        for folder, _, _ in os.walk(self.folder):
+            levels[folder.count(os.sep)].append(folder)
+        return [levels[depth] for depth in sorted(levels, reverse=True)]
+
     def _unlock(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
@@ -146,6 +154,15 @@ def adopt(folder: Path) -> None:
             ours = [str(folder) + entry.removeprefix(before) for entry in path if entry.startswith(before + os.sep)]
             path[:] = [*ours, *path]
     sys.path.insert(sys.path.index(before) if before in sys.path else len(sys.path), str(folder))
+
+
+def remove(folder: str) -> None:
+    """Remove a folder whose subfolders are gone, as far as that can be done."""
+    with contextlib.suppress(OSError):
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                os.unlink(entry)
+        os.rmdir(folder)
 
 
 def environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:

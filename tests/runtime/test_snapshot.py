@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.runtime.snapshot import LINKED_BYTES, Snapshot, _compiled, environment, installed
+from dynamod.runtime.snapshot import LINKED_BYTES, Snapshot, _compiled, environment, installed, remove
 
 FILES = {"dynamod/__init__.py": "VALUE = 1\n", "dynamod/graph/x.py": "import os\n", "dynamo/y.txt": "text"}
 
@@ -98,6 +98,16 @@ def test_it_does_not_come_when_the_daemon_ends_meanwhile(source: Path, tmp_path:
     made.take()
     assert not made.folder.exists()
     made.give_back()
+
+
+def test_it_is_removed_level_by_level(snapshot: Snapshot) -> None:
+    levels = snapshot.folders()
+    for folders in levels:
+        for folder in folders:
+            remove(folder)
+    assert not snapshot.folder.exists()
+    assert [len(folders) for folders in levels] == [1, 2, 3, 1]
+    remove(str(snapshot.folder))  # another program was faster
 
 
 def test_what_a_user_has_put_on_the_path_comes_first(tmp_path: Path) -> None:
