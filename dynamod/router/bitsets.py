@@ -36,16 +36,17 @@ class Bitset:
         if bit is not None:
             self._free.append(bit.bit_length() - 1)
 
-    def workers(self, mask: int) -> list[int]:
-        """The workers in a mask."""
+    def note(self, mask: int, depth: int, depths: dict[int, int]) -> None:
+        """Put the depth of each worker in a mask."""
+        workers = self._workers
         if mask.bit_count() > MANY:
-            return list(compress(self._workers, bin(mask)[:1:-1].encode().translate(_DIGITS)))
-        found: list[int] = []
-        while mask:
-            low = mask & -mask
-            found.append(self._workers[low.bit_length() - 1])
-            mask ^= low
-        return found
+            many = compress(workers, bin(mask)[:1:-1].encode().translate(_DIGITS))
+            depths.update(dict.fromkeys(many, depth))
+            return
+        while mask:  # from the highest: the number becomes shorter
+            place = mask.bit_length() - 1
+            depths[workers[place]] = depth
+            mask ^= 1 << place
 
 
 def prefixes(get: Callable[[int, int], int], bits: Bitset, blocks: Iterable[int]) -> dict[int, int]:
@@ -53,7 +54,7 @@ def prefixes(get: Callable[[int, int], int], bits: Bitset, blocks: Iterable[int]
 
     `get(block, 0)`: the mask of the workers that have a block.
     """
-    scores: dict[int, int] = {}
+    depths: dict[int, int] = {}
     here: int | None = None
     depth = 0
     for block in blocks:
@@ -62,11 +63,12 @@ def prefixes(get: Callable[[int, int], int], bits: Bitset, blocks: Iterable[int]
             here = mask
         elif mask != here:
             left = here & mask
-            if left != here:
-                scores.update(dict.fromkeys(bits.workers(here ^ left), depth))
+            gone = here ^ left
+            if gone:
+                bits.note(gone, depth, depths)
                 here = left
         if not here:
-            return scores
+            return depths
         depth += 1
-    scores.update(dict.fromkeys(bits.workers(here or 0), depth))
-    return scores
+    bits.note(here or 0, depth, depths)
+    return depths

@@ -139,6 +139,8 @@ class Eligible:
         if not self.overlaps:
             return 0
         most = self.overlaps.get(chosen, 0)
+        if most == max(self.overlaps.values()):  # as it mostly is, and quickly found
+            return most
         deeper = [(depth, worker) for worker, depth in self.overlaps.items() if depth > most]
         return max([depth for depth, worker in deeper if worker in self.workers.place], default=most)
 

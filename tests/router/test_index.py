@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dynamod.kvcache.hashes import chain
 from dynamod.message.kv_events import Cleared, Removed, Snapshot, Stored
 from dynamod.router.approx import ApproxIndex
+from dynamod.router.bitsets import MANY, Bitset, prefixes
 from dynamod.router.index import BlockIndex
 
 LOCAL = st.lists(st.integers(1, 3), min_size=1, max_size=5)
@@ -82,6 +83,16 @@ class Model(RuleBasedStateMachine):
 
 Model.TestCase.settings = settings(stateful_step_count=40)
 TestIndex = Model.TestCase
+
+
+@example([[True, True, True, False]] * MANY + [[True, False, True, True]] * MANY + [[True] * 4])
+@given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), max_size=3 * MANY))
+def test_prefixes_of_few_and_of_many_workers_are_those_of_each_alone(caches: list[list[bool]]) -> None:
+    """`caches`: of each worker, which of four blocks are in its cache."""
+    bits = Bitset()
+    masks = [sum(bits.of(worker) for worker, has in enumerate(caches) if has[block]) for block in range(4)]
+    alone = {worker: has.index(False) if False in has else 4 for worker, has in enumerate(caches)}
+    assert prefixes(dict(enumerate(masks)).get, bits, range(4)) == {worker: n for worker, n in alone.items() if n}
 
 
 def test_a_hole_ends_a_prefix() -> None:
