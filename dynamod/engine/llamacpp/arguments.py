@@ -43,6 +43,8 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     `rope_scale` (or `rope_freq_scale`, one by it): the context may be so many times as long as the model was made for.
     `tensor_split`, `override_tensor`, `kv_overrides`: lists, or llama.cpp's text ("3,1"; "PATTERN=BUFFER,...";
     "KEY=TYPE:VALUE,..."). Overrides of the metadata reach llama.cpp alone: the tokenizer and the card are the file's.
+    `repack`: the weights are stored in the layout that suits the matrix instructions of the processor. None: they are,
+    unless llama.cpp is built for Intel AMX, whose kernels end the process (SIGSEGV) at the first step of some machines.
     `embeddings`: it makes vectors of texts, and no answers. `pooling`: how the vector of a text comes from those of its
     tokens; None: as the file says. The longest text, and what is computed at once, is `max_num_batched_tokens` or the
     context, up to 8,192 tokens, whichever is more; `flash_attn` auto is then off while memory allows it. `matryoshka`:
@@ -88,6 +90,7 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     yarn_beta_fast: float | None = None
     use_mmap: bool = True
     use_mlock: bool = False
+    repack: bool | None = None
     embeddings: bool = False
     pooling: Pooling | None = None
     matryoshka: bool = False

@@ -1,12 +1,15 @@
 """The engine's arguments as llama.cpp's two structs of parameters."""
 
 import ctypes
+import logging
 from typing import Any
 
 from dynamod.message.errors import UserError
 
 from .arguments import LlamaCppArguments, items, key_value, shares
 from .library import buffers
+
+log = logging.getLogger("dynamod.engine")
 
 FLASH = {None: -1, False: 0, True: 1}
 _TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
@@ -35,6 +38,7 @@ def model_parameters(api: Any, arguments: LlamaCppArguments) -> tuple[Any, list[
         params.load_mode = (1 if arguments.use_mmap else 0) | (2 if arguments.use_mlock else 0)
     else:
         params.use_mmap, params.use_mlock = arguments.use_mmap, arguments.use_mlock
+    params.use_extra_bufts = repacks(api, arguments)
     if arguments.split_mode is not None:
         params.split_mode = _SPLITS[arguments.split_mode]
     if arguments.main_gpu is not None:
@@ -52,6 +56,19 @@ def model_parameters(api: Any, arguments: LlamaCppArguments) -> tuple[Any, list[
             _override(api, place, one)
         params.kv_overrides = keys
     return params, kept
+
+
+def repacks(api: Any, arguments: LlamaCppArguments) -> bool:
+    """Whether weights are stored in the layout that suits the processor, which a build for AMX does not do unasked.
+
+    Reason: https://github.com/ggml-org/llama.cpp/issues/20824, a crash in the first step.
+    """
+    if arguments.repack is not None:
+        return arguments.repack
+    if b"AMX_INT8 = 1" not in api.llama_print_system_info():
+        return True
+    log.info("llama.cpp is built for Intel AMX, whose kernels can crash: off; the argument repack turns them on")
+    return False
 
 
 def context_parameters(api: Any, arguments: LlamaCppArguments) -> Any:

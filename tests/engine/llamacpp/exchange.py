@@ -46,16 +46,19 @@ class Exported:
         self.ends: list[Exception | None] = []
         self.ended = asyncio.Event()
         self._stop_after = stop_after
+        self._news = asyncio.Event()
         self.cancel = engine.export(request, self._put, self._done)
 
     def _put(self, name: int, data: bytes) -> None:
         assert not self.ends
         self.blocks.append((name, data))
+        self._news.set()
         if len(self.blocks) == self._stop_after:
             self.cancel()
 
     def _done(self, error: Exception | None) -> None:
         self.ends.append(error)
+        self._news.set()
         self.ended.set()
 
     async def wait(self) -> list[tuple[int, bytes]]:
@@ -63,6 +66,16 @@ class Exported:
             await self.ended.wait()
         assert self.ends == [None]
         return self.blocks
+
+    async def comes(self, what: Callable[[], bool], within: float) -> None:
+        """Wait for that, or for the end of the export. It may be in vain where the time is below a second."""
+        try:
+            async with asyncio.timeout(within):
+                while not (what() or self.ends or len(self.blocks) >= self._stop_after):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            assert within < 1, "the export hangs"
 
 
 class Engines:

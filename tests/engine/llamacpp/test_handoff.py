@@ -377,19 +377,19 @@ async def test_exports_imports_cancels_and_faults_all_at_once_in_few_cells(engin
     prompts = [noise(30 + number, 40 + 60 * number) for number in range(5)]
     prompts.append(prompts[-1][:200] + noise(40, 60))
     wanted = [heard(await engines.ask(alone, asked(prompt)).wait()) for prompt in prompts]
-    chance = random.Random(4)
 
-    async def one() -> None:
+    async def one(chance: random.Random) -> None:
         number = chance.randrange(len(prompts))
         export = Exported(prefill, asked(prompts[number]), stop_after=chance.choice([2, 10**6, 10**6]))
         held, answer = engines.hold(decode, asked(prompts[number]))
         fault = chance.randrange(60)
-        for _ in range(150):
+
+        def refused() -> bool:
             there = export.blocks[held.first :]
             sent = [held.put(name, data[1:] if name % 60 == fault else data) for name, data in there]
-            if export.ends or not all(sent):
-                break
-            await asyncio.sleep(0.002)
+            return not all(sent)
+
+        await export.comes(refused, within=0.02 if chance.random() < 0.1 else 30.0)
         export.cancel()
         if chance.random() < 0.2:
             answer.stream.cancel()
@@ -398,11 +398,12 @@ async def test_exports_imports_cancels_and_faults_all_at_once_in_few_cells(engin
         _ids, logprobs = heard(await answer.wait())
         assert logprobs[0][1][0][0][1] == pytest.approx(wanted[number][1][0][1][0][0][1], abs=0.1)
 
-    async def several() -> None:
+    async def several(seed: int) -> None:
+        chance = random.Random(seed)
         for _ in range(4):
-            await one()
+            await one(chance)
 
-    await asyncio.gather(*[several() for _ in range(6)])
+    await asyncio.gather(*map(several, range(6)))
     totals = decode.statistics()
     assert totals.imported_blocks > 20
     for engine in (prefill, decode):

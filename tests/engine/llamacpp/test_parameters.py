@@ -1,6 +1,7 @@
 """The engine's arguments as llama.cpp gets them, and what they change."""
 
 import ctypes
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,23 @@ def test_what_llamacpp_has_not_is_said(given: dict[str, Any], words: str) -> Non
     with pytest.raises(UserError) as error:
         model_parameters(library(), arguments_of(given))
     assert words in error.value.line()
+
+
+AMX, OTHER = b"CPU : AVX512 = 1 | AMX_INT8 = 1 | OPENMP = 1 | ", b"CPU : AVX2 = 1 | OPENMP = 1 | "
+
+
+@pytest.mark.parametrize(
+    ("build", "repack", "moved"),
+    [(OTHER, None, True), (OTHER, False, False), (AMX, None, False), (AMX, True, True), (AMX, False, False)],
+)
+def test_weights_keep_their_layout_in_a_mocked_build_for_amx(
+    build: bytes, repack: bool | None, moved: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library(), "llama_print_system_info", lambda: build)
+    caplog.set_level(logging.INFO, "dynamod.engine")
+    arguments = arguments_of({} if repack is None else {"repack": repack})
+    assert model_parameters(library(), arguments)[0].use_extra_bufts is moved
+    assert ("the argument repack turns them on" in caplog.text) is (build is AMX and repack is None)
 
 
 def test_a_model_is_loaded_with_them() -> None:
