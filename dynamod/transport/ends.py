@@ -51,7 +51,7 @@ class IngressEnd(FramedProtocol):
         self, ended: Callable[[], object], signing: RequestSigning | None = None, unanswered: str = ""
     ) -> None:
         self._unanswered = unanswered
-        self.inbox = Inbox(self.write, signing)
+        self.inbox = Inbox(self.write_soon, signing)
         super().__init__(self.inbox.frame, self._over)
         self._forget = ended
         self._link = False  # only the connection has failed, see Sink.link_lost

@@ -14,8 +14,14 @@ MAGIC = b"dynamod\x01"
 LIMIT = 64 * 1024 * 1024
 """Largest frame. A prompt of a million tokens takes 4 MB; what is larger is corrupt."""
 
-_LARGE = 256 * 1024
+LARGE = 256 * 1024
 """Bytes above which a payload is not copied to be cut out or packed."""
+
+AT_ONCE = 8
+"""Payloads that `write_soon` sends with one call of the system.
+
+Each call may wake the other end. More payloads would let it wait while this end still makes them.
+"""
 
 
 class FrameError(ValueError):
@@ -75,12 +81,12 @@ class Unframer:
                 raise FrameError(f"a frame of {length} bytes is above the limit of {LIMIT}")
             need = 4 + length
             if position + need > size:
-                if length > _LARGE:
+                if length > LARGE:
                     self._large, self._filled = memoryview(bytearray(length)), 0
                     self._fill(data, position + 4)
                     return
                 break
-            payload = memoryview(data) if length > _LARGE else data
+            payload = memoryview(data) if length > LARGE else data
             yield payload[position + 4 : position + need]
             position += need
             need = 4
@@ -109,6 +115,7 @@ class FramedProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.fault = ""  # what was wrong with a frame that ended the connection
         self._early: list[bytes] | None = [MAGIC]  # None: it has ended
+        self._gathered: list[bytes] = []  # frames of `write_soon`
 
     @property
     def greeted(self) -> bool:
@@ -144,8 +151,10 @@ class FramedProtocol(asyncio.Protocol):
 
     def write(self, payload: bytes) -> None:
         """Send a payload; dropped when the connection has ended. Raises FrameError above LIMIT."""
+        if self._gathered:
+            self._write_gathered()
         if self._transport is not None:
-            if len(payload) > _LARGE:
+            if len(payload) > LARGE:
                 self._transport.write(_head(payload))
                 self._transport.write(payload)
             else:
@@ -153,7 +162,26 @@ class FramedProtocol(asyncio.Protocol):
         elif self._early is not None:
             self._early.append(pack(payload))
 
+    def write_soon(self, payload: bytes) -> None:
+        """As `write`, together with others of this turn of the loop, at most AT_ONCE. Payloads keep their order."""
+        if len(payload) > LARGE:
+            self.write(payload)
+            return
+        self._gathered.append(pack(payload))
+        if len(self._gathered) == 1:
+            asyncio.get_running_loop().call_soon(self._write_gathered)
+        elif len(self._gathered) == AT_ONCE:
+            self._write_gathered()
+
+    def _write_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if self._transport is not None and gathered:
+            self._transport.write(b"".join(gathered))
+        elif self._early is not None:
+            self._early += gathered
+
     def close(self) -> None:
         """Close the connection once what was sent has left."""
+        self._write_gathered()
         if self._transport is not None:
             self._transport.close()

@@ -23,6 +23,7 @@ from .outbox import OutboxStatistics
 from .signing import RequestSigning, Signing
 from .tcp_settings import Contexts, TcpSettings
 from .tls import CERT, explained
+from .unix import stop_accepting
 
 log = logging.getLogger("dynamod.transport")
 
@@ -140,6 +141,7 @@ class TcpPeers:
         """Close all connections, and listen no more."""
         for end in list(self._ends.values()):
             end.fail("the worker is gone")
+        await stop_accepting(self._server)
         for worker in list(self._workers):
             worker.close()
         if self._server is not None:

@@ -46,6 +46,7 @@ class UnixServer:
 
     async def close(self) -> None:
         """Stop listening, close all connections and remove the socket file."""
+        await self.listener.stop()
         for connection in list(self._connections):
             connection.close()
         await self.listener.close()
@@ -82,6 +83,10 @@ class Listener:
                     if old is not None:
                         old.close()
 
+    async def stop(self) -> None:
+        """Accept no more; what was accepted has its protocol afterwards."""
+        await stop_accepting(self._server)
+
     async def close(self) -> None:
         """Stop listening and remove the socket file. Open connections are closed by their owners before."""
         if self._server is not None:
@@ -92,6 +97,20 @@ class Listener:
             except TimeoutError:
                 log.warning("connections did not close in time")
         Path(self._path).unlink(missing_ok=True)
+
+
+async def stop_accepting(server: object) -> None:
+    """To be called before a server is closed: afterwards all that it has accepted has its protocol.
+
+    asyncio makes the transport of a connection one turn after it has accepted it, and tells the protocol a turn later.
+    A server that closes in between leaves the connection open (https://github.com/python/cpython/issues/109564).
+    """
+    if isinstance(server, asyncio.Server):  # those of uvloop and EitherServer need nothing
+        loop = asyncio.get_running_loop()
+        for sock in server.sockets:
+            loop.remove_reader(sock.fileno())
+        for _ in range(2):
+            await asyncio.sleep(0)
 
 
 def remove_stale(path: str) -> None:

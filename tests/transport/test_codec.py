@@ -47,7 +47,7 @@ def test_any_cut_of_the_byte_stream_gives_the_same_payloads(payloads: list[bytes
     """Payloads above `large` bytes are put together in another way."""
     data = MAGIC + b"".join(pack(payload) for payload in payloads)
     unframer, got, position = Unframer(), [], 0
-    with mock.patch.object(framing, "_LARGE", large):
+    with mock.patch.object(framing, "LARGE", large):
         for cut in [*cuts, len(data)]:
             got += list(unframer.feed(data[position : position + cut]))
             position += cut

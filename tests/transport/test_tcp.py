@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +22,7 @@ from dynamod.transport.tcp_settings import TcpSettings
 from tests.discovery.test_etcd_secure import Authority
 from tests.features.trust.conftest import THEIRS, signing
 
-from .test_unix import ADDRESS, Collector, echo
+from .test_unix import ADDRESS, Collector, echo, read_to_the_end
 
 HERE = {"DYNAMOD_TCP_ADDRESS": "127.0.0.1"}
 
@@ -189,6 +190,17 @@ def test_certificates_that_no_peer_would_take_are_errors_of_the_start(tmp_path: 
 def test_wrong_settings_name_the_variable(environ: dict[str, str], says: str) -> None:
     with pytest.raises(UserError, match=says):
         TcpSettings.from_environment(environ)
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_comes_while_the_worker_closes_is_closed(turns: int) -> None:
+    async with Pair(echo) as pair:
+        host, _, port = pair.worker.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as client:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await pair.worker.close()
+            await read_to_the_end(client)
 
 
 async def test_ports_come_from_the_range() -> None:

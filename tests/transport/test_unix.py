@@ -1,7 +1,10 @@
 """The unix post over real sockets: order, cancel, loss, credits, strangers."""
 
 import asyncio
+import contextlib
+import gc
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -338,3 +341,26 @@ async def test_a_new_connection_to_a_place_outlives_the_news_of_the_old_ones_end
         await asyncio.sleep(0.05)
         assert list(house.transport.statistics()) == [house.path]
         assert sink.why is None
+
+
+async def read_to_the_end(client: socket.socket) -> None:
+    """Fails where the other side leaves the connection open, or has lost its socket."""
+    gc.collect()  # an unclosed socket is a warning
+    client.setblocking(False)
+    async with asyncio.timeout(5):
+        with contextlib.suppress(ConnectionResetError):
+            while await asyncio.get_running_loop().sock_recv(client, 4096):
+                pass
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_comes_while_the_server_closes_is_closed(turns: int, tmp_path: Path) -> None:
+    path = str(tmp_path / "w.sock")
+    server = UnixServer(path, lambda *_: None)
+    await server.start()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.close()
+        await read_to_the_end(client)
