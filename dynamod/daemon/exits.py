@@ -22,9 +22,11 @@ _INFO = struct.Struct("Q52xi")  # mask, exit_code
 _INFO_EXIT = 1 << 3  # PIDFD_INFO_EXIT
 
 
-def described(code: int) -> str:
-    """The exit code of a process, negative for a signal, in words."""
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+def described(code: int, phase: str = "") -> str:
+    """The exit code of a process, negative for a signal, in words. `phase`: of its start, in which a signal came."""
+    if code >= 0:
+        return f"exit code {code}"
+    return f"killed by {signal.Signals(-code).name}{f' during {phase}' if phase else ''}"
 
 
 def crash(code: int, *, left: bool, out_of_memory: bool) -> str:

@@ -283,7 +283,9 @@ class Process(Actor):
         if self._draining:
             return
         detail = self._record.facts().detail
-        how = f"killed, it had been {self._killed}" if self._killed else described(code)
+        assert self._record.connection is not None
+        phase = self._record.connection.reported.phases.current
+        how = f"killed, it had been {self._killed}" if self._killed else described(code, phase)
         if code == EXIT_USER_ERROR and detail:
             raise ProcessEnded(detail, permanent=True)
         raise ProcessEnded(f"{how}{': ' + detail if detail and code > 0 else ''}", permanent=code == EXIT_USER_ERROR)

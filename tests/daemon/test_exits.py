@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.daemon.exits import ExitWatch, crash, memory_kills
+from dynamod.daemon.exits import ExitWatch, crash, described, memory_kills
 from dynamod.runtime.plan import EXIT_USER_ERROR
 
 GRANDCHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]]); print('over', flush=True)"
@@ -67,6 +67,11 @@ async def test_a_process_that_nobody_has_waited_for_or_that_is_not_there() -> No
 )
 def test_what_is_a_crash(code: int, left: bool, out_of_memory: bool, why: str) -> None:
     assert crash(code, left=left, out_of_memory=out_of_memory) == why
+
+
+def test_a_signal_is_told_with_the_phase_of_the_start_in_which_it_came() -> None:
+    told = [described(code, phase) for code in (-signal.SIGSEGV, 3) for phase in ("", "warm-up")]
+    assert told == ["killed by SIGSEGV", "killed by SIGSEGV during warm-up", "exit code 3", "exit code 3"]
 
 
 def test_kills_for_memory_are_those_of_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
