@@ -20,7 +20,7 @@ from .block_ways import Detour, Late, Lost, Slow, Stalled, TcpWay
 from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, unlike, workers
 from .together import together
 
-EXACT = {"block_size": 16, "flash_attn": "off", "split_tail": True, "n_threads": 1}
+EXACT = {"block_size": 16, "flash_attn": "off", "split_tail": True, "n_threads": 1, "step_seconds": 60.0}
 MOCK = {**SLOW, "kv_bytes_per_token": 1024}
 LLAMACPP = pytest.param("llamacpp", marks=pytest.mark.skipif(not find_spec("llama_cpp"), reason="needs the extra"))
 engines = pytest.mark.parametrize("engine", ["mocker", LLAMACPP])

@@ -58,6 +58,15 @@ def test_a_component_that_fails_at_every_start_is_given_up(machine: Any) -> None
     assert "no luck today" in machine.run("dynamo", "restart", "Broken").mistake()
 
 
+@together
+def test_the_error_names_the_phase_of_the_start_in_which_a_worker_crashed(machine: Any) -> None:
+    program = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\nasync def generate(request):\n    yield {}\n"
+    (machine.folder / "engine.py").write_text(program)
+    result = machine.run("dynamo-run", "in=http", "out=pystr:engine.py", "--http-port=0", cwd=machine.folder)
+    assert "error: Worker cannot start: killed by SIGSEGV during load" in result.err
+    assert result.code == 1
+
+
 PICKY = """
 from dynamo.sdk import endpoint, service
 from dynamo.sdk.lib.config import ServiceConfig

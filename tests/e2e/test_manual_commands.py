@@ -71,6 +71,7 @@ NOT_RUN = {
     "dynamo-run in=http out=llamacpp minilm -- --embeddings": LLAMACPP,
     "dynamo-run in=http out=llamacpp model.gguf --allow-runtime-lora-updating true --lora-dir /srv/adapters": LLAMACPP,
     "dynamo-run in=http out=llamacpp model.gguf --lora german=german.gguf --lora sql=sql.gguf": LLAMACPP,
+    "dynamo-run in=http out=llamacpp sample.gguf -- --repack true": LLAMACPP,
     "dynamo-run in=http out=mistralrs /srv/models/Qwen3-0.6B": HUB,
     "dynamo-run in=http out=openai:http://127.0.0.1:11434/v1": "another server; test_openai_engine.py",
     "install -D -m 644 systemd/dynamod.sysusers /usr/lib/sysusers.d/dynamod.conf && systemd-sysusers": SYSTEMD,

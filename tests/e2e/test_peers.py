@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dynamod import sample
+from tests.precise_model import PRECISE_CACHE, precise
 
 from .nodes import Servers, front, instances, on
 from .peers import BLOCKS, EXACT, asked, body, noise, places, read, serve, statistics
@@ -267,10 +268,16 @@ TEXT = " ".join(f"word{number}" for number in range(300))
 PART = 1000
 """Tokens of it that must not have been computed again."""
 ANSWER: dict[str, Any] = {"max_tokens": 1000, "ignore_eos": True}
-ROOM = {"num_blocks": 160}
+ROOM = {"num_blocks": 160, **PRECISE_CACHE}
 SAMPLED = pytest.mark.parametrize(
     "how", [{"temperature": 0}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "seeded"]
 )
+
+
+@pytest.fixture
+def model(machine: Any) -> str:
+    """Says the same in any cells of any worker."""
+    return str(precise(machine.folder / "precise.gguf"))
 
 
 def moved(machine: Any, url: str, wanted: str, how: dict[str, Any]) -> str:
@@ -306,9 +313,9 @@ def assert_read(machine: Any, name: str) -> None:
 @SAMPLED
 @llama_cpp
 @pytest.mark.engine
-def test_an_answer_moves_and_its_blocks_come_from_another_worker(machine: Any, how: dict[str, Any]) -> None:
+def test_an_answer_moves_and_its_blocks_come_from_another_worker(machine: Any, model: str, how: dict[str, Any]) -> None:
     """That one has had the same request before, so it has the blocks of what was answered, too."""
-    command = serve(machine, "--Processor.kv-overlap-score-weight=0", workers=3, **ROOM)
+    command = serve(machine, "--Processor.kv-overlap-score-weight=0", workers=3, model=model, **ROOM)
     url = command.ready()
     there = {"backend_instance_id": places(machine, url, 3)[ONE]}
     wanted = machine.chat(url, TEXT, **ANSWER, **how, nvext=there)
@@ -323,13 +330,16 @@ def test_an_answer_moves_and_its_blocks_come_from_another_worker(machine: Any, h
 @SAMPLED
 @llama_cpp
 @pytest.mark.engine
-def test_an_answer_moves_and_its_prompt_comes_from_the_prefill_worker(machine: Any, how: dict[str, Any]) -> None:
-    alone = serve(machine, "--name=alone", workers=1, **ROOM)
+def test_an_answer_moves_and_its_prompt_comes_from_the_prefill_worker(
+    machine: Any, model: str, how: dict[str, Any]
+) -> None:
+    alone = serve(machine, "--name=alone", workers=1, model=model, **ROOM)
     wanted = machine.chat(alone.ready(), TEXT, **ANSWER, **how)
     alone.end()
     arguments = json.dumps({**EXACT, **ROOM})
     command = machine.start(
         *("dynamo", "serve", "graphs.disagg_router:Frontend", "-f", "configs/disagg_router.yaml", "--Frontend.port=0"),
+        f"--Common.model={model}",
         *(f"--Worker.engine_args={arguments}", f"--PrefillWorker.engine_args={arguments}"),
         *("--PrefillWorker.ServiceArgs.workers=1", "--Processor.max-local-prefill-length=64"),
         "--Processor.kv_peer_fetch=true",
@@ -347,8 +357,8 @@ def test_an_answer_moves_and_its_prompt_comes_from_the_prefill_worker(machine: A
 @SAMPLED
 @llama_cpp
 @pytest.mark.engine
-def test_an_answer_moves_and_its_prompt_comes_from_a_tier(machine: Any, how: dict[str, Any]) -> None:
-    command = serve(machine, **{**ROOM, "kv_host_gb": 0.1})
+def test_an_answer_moves_and_its_prompt_comes_from_a_tier(machine: Any, model: str, how: dict[str, Any]) -> None:
+    command = serve(machine, model=model, **{**ROOM, "kv_host_gb": 0.1})
     url = command.ready()
     one, other = places(machine, url).values()
     for _ in range(2):

@@ -82,4 +82,5 @@ class Way:
             while data := source.recv(1 << 16):
                 self._flows.wait()
                 sink.sendall(data)
+        self._flows.wait()  # that one side has closed does not arrive either
         ended(source, sink)

@@ -43,7 +43,9 @@ def test_the_pod_with_least_work_leaves_a_deployment(cluster: Cluster) -> None:
     cluster.wait("pool", 3)
     until(lambda: not cluster.running("worker"), 60, "the end of the other workers")
     (front, *_) = cluster.ready("frontend").values()
+    until(lambda: cluster.served(front, "pool") == 3, 30, "three workers at the frontend")
     stream = cluster.stream(front, "a long one", max_tokens=1500)
+    assert stream.error is None
 
     def costs() -> dict[str, str]:
         path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dpool"

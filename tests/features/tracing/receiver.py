@@ -51,7 +51,10 @@ class Tree:
             if parent is not None and one.name != "transfer" and one.name != "handoff":
                 slack = 1_000_000
                 assert one.span.start_time_unix_nano >= parent.span.start_time_unix_nano - slack, one.name
-                assert one.span.end_time_unix_nano <= parent.span.end_time_unix_nano + slack, one.name
+                # Another frontend ends its request after it has sent the last bytes, which may have been read by then.
+                elsewhere = one.name.startswith("POST")
+                end = one.span.start_time_unix_nano if elsewhere else one.span.end_time_unix_nano
+                assert end <= parent.span.end_time_unix_nano + slack, one.name
 
     def all(self, name: str) -> list[Received]:
         return [one for one in self.spans if one.name == name]
