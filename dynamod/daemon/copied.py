@@ -48,11 +48,12 @@ class CopiedPackage:
             await asyncio.shield(self._copying)
 
     async def give_back(self) -> None:
-        """End a copy that is being made, and remove it."""
-        if self._snapshot is not None and self._copying is not None:
-            self._snapshot.abandon()
+        """End a copy that is being made, and remove it. No other is made afterwards."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None and self._copying is not None:
+            snapshot.abandon()
             await asyncio.wait([self._copying])  # else it would make files after the folder was removed
-            self._snapshot.give_back()
+            snapshot.give_back()
             # After an upgrade the files are deleted for good, and each deletion may wait for the file system's journal.
-            for folders in self._snapshot.folders():
+            for folders in snapshot.folders():
                 await asyncio.gather(*(asyncio.to_thread(remove, folder) for folder in folders))

@@ -46,6 +46,7 @@ class LogStore:
         self.failure = ""
         """Why the last line was lost; empty when it was written."""
         self._files: dict[str, _File] = {}
+        self._closed = False
         self._backlog = Backlog(self._append, max(LIMIT, limit_bytes), piece=min(_BLOCK, limit_bytes // 64))
 
     def write(self, component: str, line: str) -> None:
@@ -53,6 +54,8 @@ class LogStore:
         self._backlog.put(component, line.rstrip("\n") + "\n")
 
     def _append(self, component: str, lines: str, dropped: int) -> None:
+        if self._closed and not self.folder.exists():  # removed for good: it must not come back
+            return
         if dropped:
             lines += f"  {dropped} lines were dropped because the disk was too slow\n"
         error: OSError | None = None
@@ -91,8 +94,9 @@ class LogStore:
         return LogStatistics(free, bool(self.failure))
 
     def close(self) -> None:
-        """Close the files. A later write opens its file again."""
+        """Close the files. A later write opens its file again, if the folder is still there."""
         self.flush()
+        self._closed = True
         if self._backlog.idle:  # else the disk hangs, and the thread still has them
             for file in self._files.values():
                 file.close()

@@ -161,3 +161,26 @@ def test_a_folder_that_is_removed_is_made_again(
     log_store.write("a/w", "kept")
     assert log_store.tail(["a/w"], 9) == ["kept"]
     assert log_store.failure == ""
+
+
+def test_a_disk_that_hangs_at_the_end_brings_no_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logstore, "FLUSH", 0.01)
+    monkeypatch.setattr(logstore, "LOOK", -1.0)
+    log_store = LogStore(tmp_path / "logs")
+    write, hangs, goes_on = os.write, threading.Event(), threading.Event()
+
+    def hang(fd: int, data: bytes) -> int:
+        hangs.set()
+        goes_on.wait(30)
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", hang)
+    log_store.write("a/w", "is being written")
+    assert hangs.wait(30)
+    log_store.write("a/w", "waits")
+    log_store.close()
+    shutil.rmtree(tmp_path / "logs")
+    goes_on.set()
+    log_store._backlog.flush(30)
+    assert log_store._backlog.idle
+    assert list(tmp_path.iterdir()) == []
