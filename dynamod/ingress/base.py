@@ -147,6 +147,9 @@ class Backend(Protocol):
     def models(self) -> Mapping[str, ModelCard]:
         """Models that a request may name now: one whose workers are all stuck waits for them."""
 
+    def loading(self) -> Mapping[str, ModelCard]:
+        """Models whose tokenizers are being loaded here, by name: a request may name them soon."""
+
     def askable(self) -> Mapping[str, ModelCard]:
         """Those of them that a request would be placed for now, by name."""
 

@@ -65,6 +65,10 @@ class ProcessorBackend:
         """Models that a request may name now: one whose workers are all stuck waits for them."""
         return self.parts.named(self._processor.models.cards)
 
+    def loading(self) -> Mapping[str, ModelCard]:
+        """Models whose tokenizers are being loaded here, by name: a request may name them soon."""
+        return self.parts.named(self._processor.models.coming)
+
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""
         return self._processor.model(name)

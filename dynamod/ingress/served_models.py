@@ -74,6 +74,11 @@ class ServedModels:
         return self._cards
 
     @property
+    def coming(self) -> dict[str, ModelCard]:
+        """Of models that are being loaded, by name, without those whose files are of no use."""
+        return {name: card for name, card in self.loading.items() if name not in self.failed}
+
+    @property
     def failed(self) -> dict[str, str]:
         """Why the last attempt to load a model has failed, by the model's name."""
         return self.loader.failed
@@ -124,7 +129,7 @@ class ServedModels:
 
     def _coming(self, name: str) -> ModelCard | None:
         """The card that is being loaded, unless its files are of no use."""
-        return None if name in self.loader.failed else self.loading.get(name)
+        return self.coming.get(name)
 
     def _changed(self, name: str, card: ModelCard | None) -> None:
         self.loading.pop(name, None)

@@ -10,6 +10,7 @@ import pytest
 from dynamod.engine.echo import DELAY
 from tests.preprocess.large_models import write_model
 
+from .nodes import models
 from .together import together
 
 ENGINE = """
@@ -151,7 +152,7 @@ def test_an_ingress_that_loads_a_tokenizer_of_262144_tokens_is_never_called_sile
     file.write_text(TWO_MODELS.format(large=write_model(machine.folder / "large")))
     clocks = {"DYNAMOD_HEARTBEAT_TIMEOUT": "1", DELAY: "20"}
     url = machine.start("dynamo", "serve", "-f", file, "--Frontend.port=0", **clocks).ready()
-    machine.until(lambda: machine.serves(url))
+    machine.until(lambda: {"large", "sample"} <= {*models(machine, url)})  # a busy machine loads the large one last
     stream = machine.stream(url, "All of this comes back, one token at a time. " * 90, model="sample")
     body = {"model": "large", "prompt": "hello"}  # the made model has no template
     answers, rows = list[tuple[int, str]](), list[dict[str, Any]]()

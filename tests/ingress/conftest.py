@@ -71,6 +71,9 @@ class FakeBackend:
     def models(self) -> Mapping[str, ModelCard]:
         return self.cards
 
+    def loading(self) -> Mapping[str, ModelCard]:
+        return {}
+
     def askable(self) -> Mapping[str, ModelCard]:
         return self.cards
 

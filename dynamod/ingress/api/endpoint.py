@@ -30,7 +30,7 @@ from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
 from dynamod.ingress.memory import trim_memory
 from dynamod.message.discovery import ModelCard, ReasoningField
-from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
+from dynamod.message.errors import BadRequest, NotFound, Overloaded, RequestError, TimedOut
 from dynamod.message.openai import EngineFields, ModelRequest
 from dynamod.observe.logs import bound
 from dynamod.preprocess.model import Model
@@ -94,21 +94,32 @@ class Frontend:
         """
         served = self.backend.models()
         models = self._allowed(served, context)
-        if not served:
-            raise Overloaded("no model is being served; start a worker", retry_after=1)
-        if not models:
-            raise NotFound("the API key allows no model that is served", param="model")
+        if not models or (name and name not in models):
+            raise self._unserved(name, served, models, context)
         if not name:
             below = {card.base for card in models.values()}
             if len(below) > 1:
                 raise BadRequest(f"`model` is required; served: {_names(models)}", param="model")
             name = next(iter(below & models.keys()), "") or next(iter(models))
-        card = models.get(name)
-        if card is None:
-            raise NotFound(f"the model `{name[:200]}` does not exist; served: {_names(models)}", param="model")
+        card = models[name]
         if type_ and type_ not in card.types:
             raise NotFound(f"the model `{name}` does not serve {type_}", param="model")
         return card.name, card
+
+    def _unserved(
+        self, name: str, served: Mapping[str, ModelCard], models: Mapping[str, ModelCard], context: RequestContext
+    ) -> RequestError:
+        """Why a request for a model cannot be served. `models`: those that are `served` and the client may ask."""
+        coming = self._allowed(self.backend.loading(), context)
+        if name in coming:
+            return Overloaded(f"the model `{name}` is being loaded", retry_after=1)
+        if coming and not name:
+            return Overloaded(f"no model is served yet; being loaded: {_names(coming)}", retry_after=1)
+        if not served:
+            return Overloaded("no model is being served; start a worker", retry_after=1)
+        if not models:
+            return NotFound("the API key allows no model that is served", param="model")
+        return NotFound(f"the model `{name[:200]}` does not exist; served: {_names(models)}", param="model")
 
     def context_length(self) -> int:
         """The longest of the served models, in tokens."""

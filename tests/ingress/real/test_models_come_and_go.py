@@ -4,6 +4,8 @@ import asyncio
 import threading
 from typing import Any
 
+import aiohttp
+
 from dynamod.actor import Backoff
 from dynamod.preprocess.model import Model
 
@@ -55,6 +57,40 @@ async def test_a_model_that_goes_while_it_loads(house, until, monkeypatch) -> No
     await asyncio.sleep(0.05)
     assert house.processor.cards == {}, "the tokenizer of the first must not serve the second"
     assert house.announced == []
+
+
+async def test_a_request_for_a_model_that_is_being_loaded_may_come_again(house, serve, until, monkeypatch) -> None:
+    load, go = Model.load, {name: threading.Event() for name in ("first", "second")}
+
+    def slow(card: Any, **more: Any) -> Model:
+        assert go[card.name].wait(10)
+        return load(card, **more)
+
+    monkeypatch.setattr(Model, "load", slow)
+    await house.start()
+    url = await serve()
+
+    async def asked(model: str) -> tuple[int, str]:
+        body = {"model": model, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+        async with aiohttp.ClientSession() as client, client.post(f"{url}/v1/chat/completions", json=body) as answer:
+            found = await answer.json()
+        assert (answer.status == 503) == ("Retry-After" in answer.headers)
+        return answer.status, found["error"]["message"] if "error" in found else ""
+
+    assert await asked("first") == (503, "no model is being served; start a worker")
+    await house.worker(name="first")
+    assert await asked("first") == (503, "the model `first` is being loaded")
+    assert await asked("") == (503, "no model is served yet; being loaded: first")
+    assert await asked("third") == (503, "no model is being served; start a worker")
+    go["first"].set()
+    await until(lambda: house.backend.askable())
+    assert await asked("first") == (200, "")
+    await house.worker(name="second")
+    assert await asked("second") == (503, "the model `second` is being loaded")
+    assert await asked("third") == (404, "the model `third` does not exist; served: first")
+    go["second"].set()
+    await until(lambda: len(house.backend.askable()) == 2)
+    assert await asked("second") == (200, "")
 
 
 async def test_a_model_that_cannot_be_loaded_is_said_in_the_log(house, until, caplog) -> None:
