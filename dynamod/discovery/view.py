@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
@@ -88,6 +89,17 @@ class Serving:
         self._instances = self._by_id = None
 
 
+@dataclass(slots=True)
+class _Served:
+    """Answers of `View.served`: by name, what is looked at of a card, and pool; `by_card` by the card itself.
+
+    A card in `by_card` is kept there, so that no other card has its id.
+    """
+
+    by_look: dict[_Group, tuple[ModelCard | None, Serving]] = field(default_factory=dict)
+    by_card: dict[tuple[str, int, str | None], tuple[ModelCard | None, Serving]] = field(default_factory=dict)
+
+
 class View:
     """Instances by endpoint path and id, cards by model name. A model is there while one of its instances is.
 
@@ -110,7 +122,7 @@ class View:
         self._quarantined: dict[int, str] = {}
         self._slow: dict[int, str] = {}
         self._exits: dict[int, str] = {}
-        self._served: dict[_Group, tuple[ModelCard | None, Serving]] = {}
+        self._served = _Served()
         self._unable: dict[tuple[str, frozenset[str]], frozenset[int]] = {}  # until something changes, as the next
         self._capabilities: dict[tuple[object, ...], Capabilities | None] = {}  # by what `disagree` looks at
         registry.watch(QUARANTINED, partial(self._reason_changed, self._quarantined, self._revise_lease))
@@ -190,14 +202,25 @@ class View:
 
         `pool`: only its instances. To be asked for each time: an answer that is not asked for may be forgotten.
         """
-        key = (name, None if like is None else _looked_at(like), pool)
-        found = self._served.get(key)
+        asked, by_card = (name, id(like), pool), self._served.by_card
+        known = by_card.get(asked)
+        if known is None:
+            group = self._group(name, like, pool)
+            if len(by_card) >= GROUPS:
+                by_card.clear()
+            known = by_card[asked] = (like, group)
+        return known[1]
+
+    def _group(self, name: str, like: ModelCard | None, pool: str | None) -> Serving:
+        key, by_look = (name, None if like is None else _looked_at(like), pool), self._served.by_look
+        found = by_look.get(key)
         if found is not None:
             return found[1]
-        if len(self._served) >= GROUPS:
-            self._served.clear()
+        if len(by_look) >= GROUPS:
+            by_look.clear()
+            self._served.by_card.clear()
         group = Serving()
-        self._served[key] = (like, group)
+        by_look[key] = (like, group)
         for place in self._models.get(name, ()):
             group.put(place, self._serves(place, name, like, pool))
         return group
@@ -248,7 +271,7 @@ class View:
         """Something at a place of the registry has changed."""
         self._unable.clear()
         self._capabilities.clear()
-        for (name, _, pool), (like, group) in self._served.items():
+        for (name, _, pool), (like, group) in self._served.by_look.items():
             group.put(place, self._serves(place, name, like, pool))
 
     def quarantined(self, instance: Instance) -> bool:

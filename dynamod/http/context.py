@@ -272,7 +272,7 @@ class RequestContext:
             response.prompt_tokens if response is not None else 0,
             response.output_tokens if response is not None else 0,
             "-" if first is None else f"{first * 1000:.1f}",
-            (perf_counter() - self.begun) * 1000,
+            (perf_counter() - self.timeline.begun) * 1000,
             "gone" if gone else finish,
             "".join([f" {key}={value}" for key, value in self.notes.items()]),
         )
@@ -286,7 +286,7 @@ class RequestContext:
             meter.inflight -= 1
             if response is None or response.first is None:
                 meter.queued -= 1
-            meter.duration.observe(perf_counter() - self.begun)
+            meter.duration.observe(perf_counter() - self.timeline.begun)
         wrong = error_type(status, failed)
         meter.requests[self.endpoint, kind, "error" if wrong else "success", wrong] += 1
         if isinstance(failed, Overloaded):

@@ -7,7 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -169,7 +169,8 @@ class Server:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         context = RequestContext(request, self.metrics, self._origins)
-        connection = self._busy[context] = cast("Connection", request.protocol)
+        connection: Connection = request.protocol  # type: ignore[assignment]
+        self._busy[context] = connection
         connection.is_new = False
         self._idle.clear()
         status = GONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Failed
@@ -123,13 +123,12 @@ class Stages:
 
     def __init__(self, stages: Sequence[Stage | None], acquire: Place) -> None:
         plan = _plan(tuple(map(type, stages)))
-        found = cast("Sequence[Stage]", stages)
-        self._stages = [found[index] for index in plan.order]
-        self._attempting = [found[index] for index in plan.attempting]
-        self._watching = [found[index] for index in plan.watching]
+        at: Callable[[int], Stage] = stages.__getitem__  # type: ignore[assignment]  # a plan has no place of None
+        self._stages, self._attempting = [*map(at, plan.order)], [*map(at, plan.attempting)]
+        self._watching = [*map(at, plan.watching)]
         self.place = acquire
         for index in plan.placing:
-            self.place = partial(found[index].place, proceed=self.place)
+            self.place = partial(at(index).place, proceed=self.place)
 
     def close(self) -> None:
         """The choice is over: free the stages, which know it."""

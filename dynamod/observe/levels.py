@@ -46,7 +46,10 @@ class Filter:
 
 def level_name(number: int) -> str:
     """ERROR, WARN, INFO, DEBUG or TRACE. CRITICAL is an ERROR, as in the seeds."""
-    return next((name for least, name in _NAMES if number >= least), "TRACE")
+    for least, name in _NAMES:
+        if number >= least:
+            return name
+    return "TRACE"
 
 
 def parse_level(word: str, source: str) -> int:

@@ -9,7 +9,6 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -62,7 +61,8 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
     structlog = sys.modules.get("structlog.contextvars")
     if structlog is not None:  # a component that uses structlog itself binds there
         values.update(structlog.get_contextvars())
-    values.update((key, value) for key, value in record.__dict__.items() if key not in STANDARD)
+    if not record.__dict__.keys() <= STANDARD:
+        values.update((key, value) for key, value in record.__dict__.items() if key not in STANDARD)
     return values
 
 
@@ -203,8 +203,10 @@ class MarkedLines(JsonLines):
     def _encode(self, facts: dict[str, Any]) -> str:
         msgspec: Any = sys.modules.get("msgspec")  # a command that needs none must not import msgspec for its log
         if msgspec is not None and not {*map(type, facts.values())} - _SIMPLE:
-            with suppress(UnicodeEncodeError):  # lone surrogates
+            try:
                 return _UNPRINTABLE.sub(_escaped, msgspec.json.encode(facts).decode())
+            except UnicodeEncodeError:  # lone surrogates
+                pass
         return super()._encode(facts)
 
 

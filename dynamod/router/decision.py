@@ -25,6 +25,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     fetched: int = 0
 
 
+_UNKNOWN = Candidate(0, 0, 0)
+
+
 class Decision(msgspec.Struct, frozen=True):
     """Why a request went where it went.
 
@@ -64,17 +67,26 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def overlap(self) -> int:
         """Blocks of the prompt that the chosen worker had."""
-        return next((one.overlap for one in self.candidates if one.instance == self.chosen), 0)
+        return self._taken.overlap
 
     @property
     def fetched(self) -> int:
         """Blocks after these that it would load."""
-        return next((one.fetched for one in self.candidates if one.instance == self.chosen), 0)
+        return self._taken.fetched
 
     @property
     def present(self) -> int:
         """Blocks from the start of the prompt that it does not compute: it has them, loads them, or reads them."""
-        return self.reads or self.overlap + self.fetched
+        taken = self._taken
+        return self.reads or taken.overlap + taken.fetched
+
+    @property
+    def _taken(self) -> Candidate:
+        """The candidate that was chosen."""
+        for one in self.candidates:
+            if one.instance == self.chosen:
+                return one
+        return _UNKNOWN
 
     @property
     def regret(self) -> int:

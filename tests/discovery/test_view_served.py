@@ -73,6 +73,8 @@ def test_what_is_kept_is_what_a_look_at_everything_finds(found: list[tuple[str, 
             assert [group.get(one) for one in ids] == list(group.instances)
             assert group.get(99) is None
             assert view.serving(name, like) == list(group.instances)
+            alike = None if like is None else msgspec.structs.replace(like)
+            assert view.served(name, alike) is group
 
 
 def test_what_has_not_changed_is_the_same_tuple() -> None:
@@ -93,5 +95,11 @@ def test_what_has_not_changed_is_the_same_tuple() -> None:
 def test_groups_that_nobody_asks_for_are_forgotten() -> None:
     view = View(MemoryRegistry(random.Random(0)))  # type: ignore[arg-type]
     for number in range(GROUPS * 3):
-        view.served(f"m{number}")
-        assert len(view._served) <= GROUPS
+        view.served(f"m{number}", ModelCard(f"m{number}"))
+        assert len(view._served.by_look) <= GROUPS
+        assert len(view._served.by_card) <= GROUPS
+    card = ModelCard("m")
+    group = view.served("m", card)
+    for _ in range(GROUPS):
+        view.served("m", ModelCard("m"))  # cards that are alike, each a new one
+    assert view.served("m", card) is group

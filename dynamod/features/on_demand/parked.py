@@ -91,7 +91,7 @@ class ParkedModels(ProcessorPart):
 
     def starts(self, card: ModelCard) -> bool:
         """Whether no worker serves the model, or the model below an adapter, and one starts for requests that wait."""
-        record = self._models.get(card.base)
+        record = self._models.get(card.base) if self._models else None
         return record is not None and not record.problem and not has_worker(self._view, card)
 
     @contextmanager
@@ -117,6 +117,8 @@ class ParkedModels(ProcessorPart):
 
     async def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Run:
         """Wait until the model has the workers that the request needs, if the request can be served."""
+        if not self._models:
+            return await begin(job, sink)
         cards = self.context.cards()
         asked = cards.get(job.request.model)
         card = cards.get(asked.base) if asked is not None and asked.base in self else None

@@ -165,9 +165,10 @@ class RemotePrefill:
         def mark(what: str, about: Any = None) -> None:
             choice.mark((what, choice.index, perf_counter(), about))
 
-        counts, needed = self._counts(card.base), self.needed(card)
+        needed = self.needed(card)
         if not needed and not self._view.served(card.name, card, PREFILL).instances:
             return None
+        counts = self._counts(card.base)
         asked = msgspec.structs.replace(prompt, instance=None)
         taken: set[int] = set()  # prefill workers that try another request alone: others come first
         while True:

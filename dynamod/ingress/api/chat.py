@@ -15,7 +15,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, Part
 from dynamod.message.worker import BEHIND, Grammar
-from dynamod.preprocess.conversation import check_messages, check_tools, tools_of
+from dynamod.preprocess.conversation import check_messages, check_tools
 from dynamod.preprocess.model import Model, Prepared
 
 from .details import PromptLogprob, RequestMetrics, token_logprobs
@@ -143,7 +143,7 @@ class ChatCompletions(Generation[ChatRequest]):
             served.parsers.only_asked()
         if served.model is None and not served.takes_forms:
             return served.parsers.of(request, ())
-        tools_of(request)  # a prompt that is given has not shown them to the template
+        check_tools(request.tools, request.tool_choice)  # a prompt that is given has not shown them to the template
         if served.forces_calls(request):
             written = served.written_calls(request) is not None
             return served.parsers.forced(request, _special(served), written=written)

@@ -109,7 +109,7 @@ class Frontend:
     def _unserved(
         self, name: str, served: Mapping[str, ModelCard], models: Mapping[str, ModelCard], context: RequestContext
     ) -> RequestError:
-        """Why a request for a model cannot be served. `models`: those that are `served` and the client may ask."""
+        """Why a request for a model cannot be served. `models`: what the client may ask of `served`."""
         coming = self._allowed(self.backend.loading(), context)
         if name in coming:
             return Overloaded(f"the model `{name}` is being loaded", retry_after=1)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from time import perf_counter
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -141,7 +141,7 @@ class Generation(EngineEndpoint[G]):
 
     async def lower(self, job: Job, served: Served) -> Lowered:
         """One engine request per prompt and sample."""
-        request = cast("G", job.request)  # a job's endpoint is the one that has read its request
+        request: G = job.request  # type: ignore[assignment]  # a job's endpoint has read its request
         check_served(request, served.card)
         model, large = served.model, len(job.body) > LARGE
         if model is None:
