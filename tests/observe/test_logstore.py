@@ -10,6 +10,22 @@ import pytest
 from dynamod.observe import logstore
 from dynamod.observe.logstore import LogStore
 
+Hanging = tuple[threading.Event, threading.Event]
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Hanging:
+    """A disk that hangs: set once it does; to be set for it to go on."""
+    write, hangs, goes_on = os.write, threading.Event(), threading.Event()
+
+    def hang(fd: int, data: bytes) -> int:
+        hangs.set()
+        goes_on.wait(30)
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", hang)
+    return hangs, goes_on
+
 
 @pytest.fixture
 def log_store(tmp_path: Path) -> Iterator[LogStore]:
@@ -127,16 +143,9 @@ def dropped(lines: list[str]) -> int:
     return int(note.split()[0])
 
 
-def test_a_disk_that_hangs_blocks_nobody_and_costs_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_hangs_blocks_nobody_and_costs_lines(tmp_path: Path, hanging: Hanging) -> None:
     log_store = LogStore(tmp_path)
-    write, hangs, goes_on = os.write, threading.Event(), threading.Event()
-
-    def hang(fd: int, data: bytes) -> int:
-        hangs.set()
-        goes_on.wait(30)
-        return write(fd, data)
-
-    monkeypatch.setattr(os, "write", hang)
+    hangs, goes_on = hanging
     try:
         for number in range(1000):
             log_store.write("w", f"{number:03d}" + "x" * 20_000)
@@ -163,18 +172,13 @@ def test_a_folder_that_is_removed_is_made_again(
     assert log_store.failure == ""
 
 
-def test_a_disk_that_hangs_at_the_end_brings_no_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_hangs_at_the_end_brings_no_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: Hanging
+) -> None:
     monkeypatch.setattr(logstore, "FLUSH", 0.01)
     monkeypatch.setattr(logstore, "LOOK", -1.0)
     log_store = LogStore(tmp_path / "logs")
-    write, hangs, goes_on = os.write, threading.Event(), threading.Event()
-
-    def hang(fd: int, data: bytes) -> int:
-        hangs.set()
-        goes_on.wait(30)
-        return write(fd, data)
-
-    monkeypatch.setattr(os, "write", hang)
+    hangs, goes_on = hanging
     log_store.write("a/w", "is being written")
     assert hangs.wait(30)
     log_store.write("a/w", "waits")
