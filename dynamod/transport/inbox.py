@@ -132,7 +132,7 @@ def _count_fields(payload: bytes | memoryview) -> None:
     if more:
         newer.skip_fields("a frame")
     for delta in newer.parts(deltas):
-        newer.count_parts(newer.parts(delta), _SIZES, _PART)
+        newer.count_fields(delta, _SIZES, _PART)
 
 
 class InboxStream:

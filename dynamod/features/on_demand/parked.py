@@ -91,7 +91,7 @@ class ParkedModels(ProcessorPart):
 
     def starts(self, card: ModelCard) -> bool:
         """Whether no worker serves the model, or the model below an adapter, and one starts for requests that wait."""
-        record = self._models.get(card.base) if self._models else None
+        record = self._models.get(card.base)
         return record is not None and not record.problem and not has_worker(self._view, card)
 
     @contextmanager
