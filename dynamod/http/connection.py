@@ -20,6 +20,7 @@ from dynamod.observe.bounded import bounded
 from .body import unsupported_encoding
 from .context import Arrivals, common_headers, request_id
 from .errors import HeaderTooLarge, UrlTooLong, error_response
+from .outlet import Outlet, Outlets
 
 log = logging.getLogger("dynamod.frontend")
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -40,13 +41,15 @@ RESERVE = 64
 class Connection(Arrivals):
     """One client connection. A client that reads nothing for `timeout` seconds is disconnected (0: never).
 
-    `refused`: there are too many connections; this one is closed at once.
+    `refused`: there are too many connections; this one is closed at once. `outlets`: of the server.
     """
 
-    __slots__ = ("_clock", "_header", "_refused", "_timeout", "_unread", "is_new")
+    __slots__ = ("_clock", "_header", "_outlet", "_outlets", "_refused", "_timeout", "_unread", "is_new")
 
-    def __init__(self, *arguments: Any, timeout: float, refused: bool, **options: Any) -> None:
+    def __init__(self, *arguments: Any, timeout: float, refused: bool, outlets: Outlets, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._outlets = outlets
+        self._outlet: Outlet | None = None  # of the last stream
         self.is_new = True  # no request has come yet
         self._refused = refused
         self._header: asyncio.TimerHandle | None = None
@@ -61,6 +64,15 @@ class Connection(Arrivals):
             cast("asyncio.Transport", transport).abort()
         else:
             self._header = asyncio.get_running_loop().call_later(HEADER, self._silent)
+
+    def open_stream(self, transport: asyncio.WriteTransport | None) -> Outlet | None:
+        """What the stream of a response writes to; None: the client has left.
+
+        `transport`: that of the request, which may be one around ours that wants to see all bytes.
+        """
+        outlets = self._outlets if transport is self.transport else None
+        self._outlet = None if transport is None else Outlet(transport, outlets)
+        return self._outlet
 
     def _silent(self) -> None:
         if self.is_new and self.transport is not None:
@@ -80,6 +92,8 @@ class Connection(Arrivals):
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client has left (called by the transport)."""
         self._unwatch()
+        if self._outlet is not None:
+            self._outlet.lost()
         if self._header is not None:
             self._header.cancel()
         super().connection_lost(exc)
@@ -156,11 +170,12 @@ def _waiting(transport: asyncio.BaseTransport) -> int:
 class HttpServer(web.Server):
     """Makes a `Connection` per client; a handler whose client leaves is cancelled.
 
-    Clients that leave are counted in `shares`.
+    Clients that leave are counted in `shares`. `outlets`: of the streams.
     """
 
-    def __init__(self, handler: Handler, client_timeout: float, shares: Shares | None = None) -> None:
+    def __init__(self, handler: Handler, client_timeout: float, outlets: Outlets, shares: Shares | None = None) -> None:
         super().__init__(handler, handler_cancellation=True)
+        self._outlets = outlets
         self._shares = shares
         self._client_timeout = client_timeout
         self._most = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE, 16)
@@ -188,6 +203,7 @@ class HttpServer(web.Server):
             access_log=None,
             timeout=self._client_timeout,
             refused=self._full,
+            outlets=self._outlets,
             keepalive_timeout=IDLE,
             max_line_size=URL,
             max_field_size=FIELD,

@@ -24,6 +24,7 @@ from .cors import name_setting, preflight
 from .errors import error_response
 from .keys import Keys
 from .metrics import Collect, Metrics, families
+from .outlet import Outlets
 from .routes import Handler, Route, Routes
 from .settings import FrontendSettings
 
@@ -44,6 +45,7 @@ class Server:
     """One HTTP server with these routes in addition to /health, /live and /metrics.
 
     `state`: what /health shows. `collect`: the metric families that /metrics shows in addition to its own.
+    `outlets`: of its streams.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Server:
         routes: Iterable[Route],
         state: State,
         collect: Collect | None = None,
+        outlets: Outlets | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix)
@@ -64,6 +67,7 @@ class Server:
         self._http: HttpServer | None = None
         self._listeners: list[Listener] = []
         self._shares: Shares | None = None
+        self._outlets = outlets or Outlets()
         self._busy: dict[RequestContext, Connection] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -110,7 +114,8 @@ class Server:
         """
         tls = self.settings.tls()
         self._stopping = False
-        self._http, self._shares = HttpServer(self._handle, self.settings.client_timeout, shares), shares
+        self._http = HttpServer(self._handle, self.settings.client_timeout, self._outlets, shares)
+        self._shares = shares
         if shares is not None:
             shares.join()
         hosts = [str(sock.getsockname()[0]) for sock in sockets]

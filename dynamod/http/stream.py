@@ -1,13 +1,13 @@
 """A streamed response: server-sent events are written where they are made.
 
 The handler sleeps until there is more to decide. With HTTP/1.1 a frame carries its own chunked framing, so that one
-`transport.write` sends it.
+write sends it.
 """
 
 import asyncio
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from aiohttp import HttpVersion11, web
 
@@ -15,8 +15,10 @@ from dynamod.message.errors import RequestError
 from dynamod.message.hints import printable
 
 from .answer import LAST_CHUNK, StreamedAnswer
+from .outlet import Outlet
 
-HIGH_WATER = 64 * 1024  # unsent bytes above which events wait in their source instead of in the transport
+if TYPE_CHECKING:
+    from .connection import Connection
 
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -74,20 +76,20 @@ class Source(Protocol):
 
 
 class EventStream:
-    """Writes the events of a source straight to the transport.
+    """Writes the events of a source straight to the client. `outlet`: what takes them, once a response has begun.
 
     Nothing is sent before the source has something to send, so an earlier failure keeps its HTTP status. While the
     client is slow, events stay in the source, which may merge them: memory is bounded by the response itself.
     """
 
     def __init__(self, frames: EventFrames) -> None:
-        self.transport: asyncio.WriteTransport | None = None
+        self.outlet: Outlet | None = None
         self.committed = False
         self._frames = frames
 
     def push(self, source: Source) -> None:
         """Send the bytes that wait, or let the handler do it when the socket can take them."""
-        if self.transport is not None and self.transport.get_write_buffer_size() <= HIGH_WATER:
+        if self.outlet is not None and self.outlet.ready():
             self._flush(source)
         else:
             source.changed.set()
@@ -116,7 +118,7 @@ class EventStream:
         end = LAST_CHUNK if head else b""
         if not head:
             await response.prepare(request)
-        self.transport = request.transport
+        self.outlet = cast("Connection", request.protocol).open_stream(request.transport)
         keep_alive, begun = keep_alive or idle, False
         while source.open:
             self._flush(source, head, comment)
@@ -127,14 +129,15 @@ class EventStream:
             comment = await self._more(source, keep_alive)
             await request.writer.drain()
         self._flush(source, head, comment + end)
+        if self.outlet is not None:
+            self.outlet.flush()  # what follows does not pass through it
         await response.write_eof()
         return response
 
     def _flush(self, source: Source, head: bytes = b"", tail: bytes = b"") -> None:
         data = head + source.take() + tail
-        transport = self.transport
-        if data and transport is not None and not transport.is_closing():
-            transport.write(data)
+        if data and self.outlet is not None:
+            self.outlet.put(data)
 
     async def _more(self, source: Source, keep_alive: float) -> bytes:
         """Wait for something to send or for the end; a silent interval gives a comment."""

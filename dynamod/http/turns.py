@@ -4,6 +4,8 @@ import asyncio
 from collections import deque
 from time import perf_counter
 
+from .outlet import Outlets
+
 TURN = 0.01
 """Seconds for the requests that begin in one turn. A request that takes longer begins alone."""
 _SHARE = 2  # how many times as long as all other work between two turns a turn may take, where that is more
@@ -15,10 +17,12 @@ class Turns:
 
     Requests that arrive together would all begin in one turn, and the loop would read and write nothing until the last
     of them has begun: open streams would wait, and workers would get the first request with the last. In a loop that is
-    busy with open streams, requests that wait get two thirds of its time.
+    busy with open streams, requests that wait get two thirds of its time. Frames that wait in
+    `outlets` leave before requests begin.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outlets: Outlets) -> None:
+        self._outlets = outlets
         self._width = _FIRST  # requests that may begin in a turn
         self._count = 0  # that have begun in this turn
         self._since = 0.0  # when the first of them did
@@ -34,6 +38,8 @@ class Turns:
             return future
         self._count += 1
         if self._count == 1:
+            if self._outlets.waiting:
+                self._outlets.send()
             self._since = perf_counter()
             self._others = 0.0
             asyncio.get_running_loop().call_soon(self._end)
@@ -41,6 +47,8 @@ class Turns:
 
     def _start(self) -> None:
         """The requests that waited begin now, before all that the loop has to do later."""
+        if self._outlets.waiting:
+            self._outlets.send()
         self._since = perf_counter()
         self._others = self._since - self._ended
 

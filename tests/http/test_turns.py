@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from dynamod.http import turns
+from dynamod.http.outlet import Outlets
 from dynamod.http.turns import Turns
 
 
@@ -28,7 +29,7 @@ class Requests:
     """`begun`: a list of numbers for each turn of the loop."""
 
     def __init__(self, clock: Clock, cost: float, others: float = 0.0) -> None:
-        self.turns, self.clock, self.cost, self.others = Turns(), clock, cost, others
+        self.turns, self.clock, self.cost, self.others = Turns(Outlets()), clock, cost, others
         self.begun: list[list[int]] = [[]]
 
     async def one(self, number: int) -> None:
@@ -68,7 +69,7 @@ async def test_a_client_that_has_left_takes_no_place(clock: Clock) -> None:
 
 
 async def test_nobody_waits_when_requests_come_one_after_the_other(clock: Clock) -> None:
-    one = Turns()
+    one = Turns(Outlets())
     for _ in range(20):
         assert one.begin() is None
         clock.now += turns.TURN / 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import time
 
@@ -75,6 +76,54 @@ async def test_text_for_a_client_that_has_just_left_is_dropped(server, backend, 
     more(9)  # before, while and after the handler is told
     await until(lambda: not server.inflight)
     await until(lambda: written and written[-1] == 0)
+
+
+async def test_nothing_of_a_stream_reaches_what_has_its_descriptor_afterwards(server, backend, connect, until) -> None:
+    sinks = []
+
+    async def play(job, sink) -> None:
+        sinks.append(sink)
+        sink.started(1, 1, {})
+        sink.text(0, "a", 1)
+        await asyncio.sleep(60)
+
+    def more() -> None:
+        sinks[0].text(0, "b", 1)
+        if not closed():
+            asyncio.get_running_loop().call_soon(more)
+            return
+        os.dup2(writer, number)  # as the next client's socket
+        sinks[0].text(0, "c", 1)
+        asyncio.get_running_loop().call_soon(done.set)
+
+    def closed() -> bool:
+        try:
+            os.fstat(number)
+        except OSError:
+            return True
+        return False
+
+    backend.play = play
+    done = asyncio.Event()
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    client = await connect(server)
+    client.post(PATH, CHAT)
+    await client.head()
+    await client.chunk()
+    transport = next(iter(server._http.connections)).transport
+    number = transport.get_extra_info("socket").fileno()
+    sinks[0].text(0, "b", 1)
+    await client.chunk()
+    assert sinks[0].events.outlet.free, "past the transport"
+    transport.abort()
+    more()
+    await asyncio.wait_for(done.wait(), 5)
+    await until(lambda: not server.inflight)
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 100)
+    for one in (reader, writer, number):
+        os.close(one)
 
 
 async def test_a_client_that_leaves_while_it_sends_the_body(server, backend, connect, until) -> None:

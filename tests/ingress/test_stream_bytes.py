@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.http.stream import HIGH_WATER
+from dynamod.http.outlet import HIGH_WATER
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.completions import Completions
 from dynamod.ingress.api.stream import ChunkFrames
@@ -190,8 +190,8 @@ async def test_a_slow_client_gets_merged_text_and_nothing_is_lost(server, backen
             sink.text(1, "x", 1)
             if number % 100 == 0:
                 await asyncio.sleep(0)
-                if sink.events.transport is not None:
-                    sizes.append(sink.events.transport.get_write_buffer_size())
+                if (outlet := sink.events.outlet) is not None:
+                    sizes.append(outlet.waiting)
         written.set()
         await asyncio.sleep(0.05)
         sink.finish(0, "stop", count)

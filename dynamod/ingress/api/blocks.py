@@ -8,7 +8,7 @@ import msgspec
 import pydantic_core
 from aiohttp import web
 
-from dynamod.http.stream import HIGH_WATER, EventFrames, EventStream
+from dynamod.http.stream import EventFrames, EventStream
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.openai import REASONING_NAMES
 
@@ -123,12 +123,9 @@ class BlockStreamWriter(BlockWriter):
         if not text:
             return
         if self._direct:
-            transport = self.events.transport
-            if transport.get_write_buffer_size() <= HIGH_WATER:  # type: ignore[union-attr]
-                try:
-                    transport.write(self.delta(text))  # type: ignore[union-attr]
-                except RuntimeError:  # uvloop's, which is closed: the client has left, and the handler will be told
-                    self._direct = False
+            outlet = self.events.outlet
+            if outlet.free or outlet.ready():  # type: ignore[union-attr]
+                outlet.put(self.delta(text))  # type: ignore[union-attr]
                 return
             self._direct = False
         self.add("text", text)
@@ -161,7 +158,7 @@ class BlockStreamWriter(BlockWriter):
     def take(self) -> bytes:
         """Everything that is ready, with the text of the open block as one event."""
         self._seal()
-        self._direct = self.events.transport is not None and self.kind == "text"
+        self._direct = self.events.outlet is not None and self.kind == "text"
         data = b"".join(self._ready)
         self._ready.clear()
         return data

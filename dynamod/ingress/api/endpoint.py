@@ -22,6 +22,7 @@ from dynamod.http.body import BodyBudget, check_json_type, read_body
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import OPENAI, ErrorForm
 from dynamod.http.metrics import ModelMetrics
+from dynamod.http.outlet import Outlets
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.turns import Turns
 from dynamod.ingress.base import NO_CALLS, Backend, CallForm, Job
@@ -44,7 +45,7 @@ class Frontend:
     """What the endpoints of one server share: settings, the backend, ids of jobs in progress, what is kept.
 
     `parts`: what features keep, by their names. `where()`: names of the node and of the process. `control`: path of the
-    daemon's control socket; empty: there is no daemon.
+    daemon's control socket; empty: there is no daemon. `outlets`: of the server's streams.
 
     Raises UserError when a folder of what is kept cannot be used.
     """
@@ -55,6 +56,7 @@ class Frontend:
         backend: Backend,
         where: Callable[[], tuple[str, str]] = lambda: ("", ""),
         control: str = "",
+        outlets: Outlets | None = None,
     ) -> None:
         self.where, self.control = where, control
         self.settings = settings
@@ -62,7 +64,7 @@ class Frontend:
         self.ids: set[str] = set()
         self.bodies = BodyBudget(settings.bodies_limit, _trim)
         self.body_limit = settings.body_limit
-        self.turns = Turns()
+        self.turns = Turns(outlets or Outlets())
         self.parts = {one.name: one.part(settings) for one in enabled() if one.part is not None}
 
     def unused_id(self, wanted: str) -> str:

@@ -13,7 +13,7 @@ from aiohttp import HttpVersion, HttpVersion11, web
 from dynamod.http.errors import error_object
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
-from dynamod.http.stream import HIGH_WATER, EventFrames, EventStream
+from dynamod.http.stream import EventFrames, EventStream
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.hints import printable
 from dynamod.message.openai import Common
@@ -164,12 +164,9 @@ class StreamWriter(ResponseWriter):
         if not text:
             return
         if choice.direct:
-            transport = self.events.transport
-            if transport.get_write_buffer_size() <= HIGH_WATER:  # type: ignore[union-attr]
-                try:
-                    transport.write(self._frames.text(choice.prefix, text))  # type: ignore[union-attr]
-                except RuntimeError:  # uvloop's, which is closed: the client has left, and the handler will be told
-                    choice.direct = False
+            outlet = self.events.outlet
+            if outlet.free or outlet.ready():  # type: ignore[union-attr]
+                outlet.put(self._frames.text(choice.prefix, text))  # type: ignore[union-attr]
                 return
             choice.direct = False
         choice.held.append(text)
@@ -200,7 +197,7 @@ class StreamWriter(ResponseWriter):
 
     def take(self) -> bytes:
         """Everything that is ready, with the text of each choice as one frame."""
-        streaming = self.events.transport is not None and not (self._usage_each or self.answer_ids)
+        streaming = self.events.outlet is not None and not (self._usage_each or self.answer_ids)
         for choice in self._dirty.values():
             self._seal(choice)
             choice.direct = streaming and bool(choice.prefix)

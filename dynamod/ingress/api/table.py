@@ -11,6 +11,7 @@ from dynamod.http.answer import json_response
 from dynamod.http.context import RequestContext
 from dynamod.http.icon import ICON
 from dynamod.http.metrics import Collect
+from dynamod.http.outlet import Outlets
 from dynamod.http.records import Records
 from dynamod.http.routes import Handler, Route
 from dynamod.http.server import Server
@@ -78,7 +79,8 @@ def make_server(
     daemon's control socket; empty: there is no daemon. Raises UserError when a setting of a feature cannot be used.
     """
     known = endpoints()
-    frontend = Frontend(settings, backend, where, control)
+    outlets = Outlets()
+    frontend = Frontend(settings, backend, where, control, outlets)
     routes = [_route(one, partial(one.serve, frontend)) for one in known]
     served = {(one.method, one.path) for one in known}
     off = [(one, text) for one, text in endpoints_off() if (one.method, one.path) not in served]
@@ -112,7 +114,7 @@ def make_server(
     if not any(route.path == "/" for route in routes):
         routes.append(Route("GET", "/", root))
     routes += own
-    server = Server(settings, routes, backend.health, collect)
+    server = Server(settings, routes, backend.health, collect, outlets)
     for feature in enabled():
         if feature.serve is not None:
             feature.serve(frontend, server, known)
