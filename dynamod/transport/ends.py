@@ -61,6 +61,7 @@ class IngressEnd(FramedProtocol):
         self._link = isinstance(exc, OSError) and not isinstance(exc, ConnectionError)
         if self._unanswered and not self.greeted:
             log.warning("%s", self._unanswered)
+        self.read_rest(exc)
         self.fail("connection to the worker lost")
 
     def unreached(self, why: str) -> None:

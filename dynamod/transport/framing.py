@@ -1,6 +1,7 @@
 """Frames on a byte stream: 4 bytes little-endian length, then that many bytes of MessagePack."""
 
 import asyncio
+import os
 import struct
 from collections.abc import Callable, Iterator
 from typing import cast
@@ -138,7 +139,16 @@ class FramedProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The other end is gone."""
+        self.read_rest(exc)
         self.fail("the connection is lost")
+
+    def read_rest(self, exc: BaseException | None) -> None:
+        """Take what the other end has sent before it was gone, also where a write of ours has found that out first."""
+        transport, self._transport = self._transport, None
+        if transport is not None and isinstance(exc, ConnectionError):
+            for data in _unread(transport):
+                if self._early is not None:
+                    self.data_received(data)
 
     def fail(self, why: str) -> None:
         """End the connection at once."""
@@ -185,3 +195,18 @@ class FramedProtocol(asyncio.Protocol):
         self._write_gathered()
         if self._transport is not None:
             self._transport.close()
+
+
+def _unread(transport: asyncio.BaseTransport) -> Iterator[bytes]:
+    """What a connection has received and its loop has not read, up to `LIMIT`; nothing of TLS. Its socket is open."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or transport.get_extra_info("sslcontext") is not None:
+        return
+    for _ in range(LIMIT // LARGE):
+        try:
+            data = os.read(sock.fileno(), LARGE)
+        except OSError:
+            return
+        if not data:
+            return
+        yield data

@@ -1,10 +1,14 @@
 """Payloads of one turn of the loop leave together, in order."""
 
 import asyncio
+import socket
 from typing import Any
 
+import pytest
+import uvloop
+
 from dynamod.actor.testing import virtual
-from dynamod.transport.framing import AT_ONCE, LARGE, MAGIC, FramedProtocol, Unframer
+from dynamod.transport.framing import AT_ONCE, LARGE, MAGIC, FramedProtocol, Unframer, pack
 
 
 class Socket(asyncio.Transport):
@@ -98,3 +102,28 @@ async def test_a_connection_that_has_ended_takes_nothing() -> None:
     end.write_soon(b"lost, too")
     await asyncio.sleep(0)
     assert socket.payloads == []
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_what_the_other_end_said_last_is_read_although_a_write_to_it_failed(factory: Any) -> None:
+    heard: list[bytes] = []
+    ended: list[str] = []
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        end = FramedProtocol(lambda payload: heard.append(bytes(payload)), ended.append)
+        await asyncio.get_running_loop().create_unix_connection(lambda: end, sock=ours)
+        theirs.sendall(MAGIC + pack(b"first"))
+        while not heard:  # noqa: ASYNC110 - the loop reads
+            await asyncio.sleep(0)
+        theirs.sendall(pack(b"the reason") + pack(b"x" * 200_000) + pack(b"the end"))
+        theirs.close()
+        end.write(b"too late")
+        while not ended:  # noqa: ASYNC110 - the loop reads
+            await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(run())
+    assert [len(one) for one in heard] == [5, 10, 200_000, 7]
+    assert heard[-1] == b"the end"
+    assert len(ended) == 1
