@@ -127,7 +127,7 @@ def index(blocks: int) -> None:
         names = tuple(draw.getrandbits(64) for _ in range(each))
         router.state.apply(worker, (Snapshot(names, names), Load(0, 0, 0, each, 0.0)))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"{blocks:,} blocks of {blocks // each:,} workers: {grown:,.0f} MB", flush=True)
+    print(f"{blocks:,} blocks of {blocks // each:,} workers: {grown:,.0f} MiB", flush=True)
 
 
 def main() -> None:
