@@ -47,6 +47,8 @@ class IngressEnd(FramedProtocol):
     `unanswered`: what the log says where the worker closes the connection before its greeting; empty: nothing.
     """
 
+    LOST = "connection to the worker lost"
+
     def __init__(
         self, ended: Callable[[], object], signing: RequestSigning | None = None, unanswered: str = ""
     ) -> None:
@@ -59,10 +61,9 @@ class IngressEnd(FramedProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         """The worker has closed the connection, or the network between has stopped: then it may live."""
         self._link = isinstance(exc, OSError) and not isinstance(exc, ConnectionError)
+        super().connection_lost(exc)
         if self._unanswered and not self.greeted:
             log.warning("%s", self._unanswered)
-        self.read_rest(exc)
-        self.fail("connection to the worker lost")
 
     def unreached(self, why: str) -> None:
         """The connection was not made; the worker may live."""

@@ -4,7 +4,7 @@ import asyncio
 import os
 import struct
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import ClassVar, cast
 
 import msgspec
 
@@ -110,6 +110,9 @@ class FramedProtocol(asyncio.Protocol):
     connection is lost, or ended here: because of a corrupt frame, or by `fail`.
     """
 
+    LOST: ClassVar[str] = "the connection is lost"
+    """Why it has ended, where the other end is gone."""
+
     def __init__(self, received: Callable[[bytes | memoryview], None], ended: Callable[[str], None]) -> None:
         self._received, self._ended = received, ended
         self._unframer = Unframer()
@@ -138,17 +141,13 @@ class FramedProtocol(asyncio.Protocol):
             self.fail(f"corrupt frame: {error}")
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The other end is gone."""
-        self.read_rest(exc)
-        self.fail("the connection is lost")
-
-    def read_rest(self, exc: BaseException | None) -> None:
-        """Take what the other end has sent before it was gone, also where a write of ours has found that out first."""
+        """The other end is gone. What it has sent is read, also where a write of ours has found that out first."""
         transport, self._transport = self._transport, None
         if transport is not None and isinstance(exc, ConnectionError):
             for data in _unread(transport):
                 if self._early is not None:
                     self.data_received(data)
+        self.fail(self.LOST)
 
     def fail(self, why: str) -> None:
         """End the connection at once."""

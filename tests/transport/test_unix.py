@@ -9,13 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
 import pytest
 
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
-from dynamod.message.ingress import Accepted, Delta, Failed, Items, Text, Tokens
+from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Text, Tokens
 from dynamod.message.worker import Call, Generate, Request
 from dynamod.transport.base import Reply, Sink
+from dynamod.transport.ends import IngressEnd
+from dynamod.transport.framing import MAGIC, pack
 from dynamod.transport.local import LocalTransport
 from dynamod.transport.outbox import WINDOW
 from dynamod.transport.unix import UnixServer, UnixTransport
@@ -364,3 +367,16 @@ async def test_a_connection_that_comes_while_the_server_closes_is_closed(turns: 
             await asyncio.sleep(0)
         await server.close()
         await read_to_the_end(client)
+
+
+async def test_the_last_tokens_of_a_worker_that_has_closed_are_taken_although_a_write_to_it_failed() -> None:
+    ours, theirs = socket.socketpair()
+    end, sink = IngressEnd(lambda: None), Collector()
+    await asyncio.get_running_loop().create_unix_connection(lambda: end, sock=ours)
+    end.inbox.open("dynamo.backend.generate", Call("r"), sink)
+    last = Frame((Tokens(1, 0, tokens.pack([7, 8]), "stop"),))
+    theirs.sendall(MAGIC + pack(msgspec.msgpack.encode(last)))
+    theirs.close()
+    end.write(b"too late")
+    await sink.wait()
+    assert (sink.deltas, sink.why) == ([Tokens(1, 0, tokens.pack([7, 8]), "stop")], None)
