@@ -70,8 +70,8 @@ class Connection(Arrivals):
 
         `transport`: that of the request, which may be one around ours that wants to see all bytes.
         """
-        outlets = self._outlets if transport is self.transport else None
-        self._outlet = None if transport is None else Outlet(transport, outlets)
+        own = transport is self.transport
+        self._outlet = None if transport is None else Outlet(transport, self._outlets, direct=own)
         return self._outlet
 
     def _silent(self) -> None:

@@ -14,18 +14,19 @@ HIGH_WATER = 64 * 1024
 
 
 class Outlet:
-    """What one stream writes to its client, in order. `outlets`: of the server; None: all goes through the transport.
+    """What one stream writes to its client, in order. `outlets`: of the server.
 
-    `free`: nothing waits in the transport, so frames may go to the socket.
+    `direct`: the socket may be written to; else all bytes go through the transport. `free`: nothing waits in the
+    transport, so frames may go to the socket.
     """
 
     __slots__ = ("_descriptor", "_frames", "_outlets", "_transport", "free")
 
-    def __init__(self, transport: asyncio.WriteTransport, outlets: "Outlets | None") -> None:
+    def __init__(self, transport: asyncio.WriteTransport, outlets: "Outlets", *, direct: bool) -> None:
         self.free = False
         self._transport: asyncio.WriteTransport | None = transport
-        self._descriptor = -1 if outlets is None else _socket_of(transport)
-        self._outlets = outlets or Outlets()
+        self._descriptor = _socket_of(transport) if direct else -1
+        self._outlets = outlets
         self._frames: list[bytes] = []
 
     def ready(self) -> bool:

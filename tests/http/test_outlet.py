@@ -43,7 +43,7 @@ class Pair:
         for sock in (self.client, self.sock):
             sock.setblocking(False)
         self.transport = Transport(self.sock, tls)
-        self.outlet = Outlet(cast("Any", self.transport), outlets)
+        self.outlet = Outlet(cast("Any", self.transport), outlets, direct=True)
 
     def read(self) -> bytes:
         found = b""
@@ -184,8 +184,8 @@ async def test_encrypted_bytes_are_the_transports(outlets: Outlets) -> None:
     pair.close()
 
 
-async def test_a_transport_that_wants_all_bytes_gets_them(pair: Pair) -> None:
-    outlet = Outlet(cast("Any", pair.transport), None)
+async def test_a_transport_that_wants_all_bytes_gets_them(pair: Pair, outlets: Outlets) -> None:
+    outlet = Outlet(cast("Any", pair.transport), outlets, direct=False)
     assert outlet.ready()
     assert not outlet.free
     outlet.put(b"copied")

@@ -27,6 +27,20 @@ async def silent(job, sink) -> None:
     await asyncio.sleep(60)
 
 
+def kept(backend) -> list:
+    """Have the backend say a piece of text and keep the sink, for the test to say more; the sinks."""
+    sinks = []
+
+    async def play(job, sink) -> None:
+        sinks.append(sink)
+        sink.started(1, 1, {})
+        sink.text(0, "a", 1)
+        await asyncio.sleep(60)
+
+    backend.play = play
+    return sinks
+
+
 @pytest.mark.parametrize("body", [CHAT, UNARY])
 @pytest.mark.parametrize("play", [forever, silent])
 @pytest.mark.parametrize("reset", [True, False])
@@ -52,13 +66,7 @@ async def test_a_client_that_leaves_frees_the_slot(server, backend, connect, bod
 
 
 async def test_text_for_a_client_that_has_just_left_is_dropped(server, backend, connect, until) -> None:
-    sinks = []
-
-    async def play(job, sink) -> None:
-        sinks.append(sink)
-        sink.started(1, 1, {})
-        sink.text(0, "a", 1)
-        await asyncio.sleep(60)
+    sinks = kept(backend)
 
     def more(left: int) -> None:
         sinks[0].text(0, "b", 1)  # straight to the socket
@@ -66,7 +74,6 @@ async def test_text_for_a_client_that_has_just_left_is_dropped(server, backend, 
         if left:
             asyncio.get_running_loop().call_soon(more, left - 1)
 
-    backend.play = play
     written: list[int] = []
     client = await connect(server)
     client.post(PATH, CHAT)
@@ -79,13 +86,7 @@ async def test_text_for_a_client_that_has_just_left_is_dropped(server, backend, 
 
 
 async def test_nothing_of_a_stream_reaches_what_has_its_descriptor_afterwards(server, backend, connect, until) -> None:
-    sinks = []
-
-    async def play(job, sink) -> None:
-        sinks.append(sink)
-        sink.started(1, 1, {})
-        sink.text(0, "a", 1)
-        await asyncio.sleep(60)
+    sinks = kept(backend)
 
     def more() -> None:
         sinks[0].text(0, "b", 1)
@@ -103,7 +104,6 @@ async def test_nothing_of_a_stream_reaches_what_has_its_descriptor_afterwards(se
             return True
         return False
 
-    backend.play = play
     done = asyncio.Event()
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
