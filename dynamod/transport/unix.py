@@ -58,6 +58,8 @@ class Listener:
     def __init__(self, path: str, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
         self._path, self._protocol = path, protocol
         self._server: asyncio.Server | None = None
+        self._beginning = asyncio.Lock()  # so that the end finds the server of `keep`
+        self._ended = False
 
     async def start(self) -> None:
         """Begin to listen. A socket file in the way is replaced. Raises OSError."""
@@ -73,22 +75,26 @@ class Listener:
 
         Connections that are open stay. The folder is made again by its owner.
         """
-        while True:
+        while not self._ended:
             await asyncio.sleep(LOOK)
-            if not os.path.lexists(self._path):
-                old = self._server
-                with contextlib.suppress(OSError):
-                    await self.start()
-                    log.warning("another program has removed the socket %s; it is there again", self._path)
-                    if old is not None:
-                        old.close()
+            async with self._beginning:
+                if not self._ended and not os.path.lexists(self._path):
+                    old = self._server
+                    with contextlib.suppress(OSError):
+                        await self.start()
+                        log.warning("another program has removed the socket %s; it is there again", self._path)
+                        if old is not None:
+                            old.close()
 
     async def stop(self) -> None:
-        """Accept no more; what was accepted has its protocol afterwards."""
-        await stop_accepting(self._server)
+        """Accept no more, for good; what was accepted has its protocol afterwards."""
+        self._ended = True
+        async with self._beginning:
+            await stop_accepting(self._server)
 
     async def close(self) -> None:
-        """Stop listening and remove the socket file. Open connections are closed by their owners before."""
+        """Stop listening, for good, and remove the socket file. Open connections are closed by their owners before."""
+        await self.stop()
         if self._server is not None:
             self._server.close()
             try:

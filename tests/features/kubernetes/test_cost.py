@@ -78,7 +78,7 @@ async def test_the_cost_follows_the_work_and_is_written_when_it_changes(fake: Fa
     assert fake.count("patch", "pods") == written, "nothing has changed"
     parts.rows = []
     await until(lambda: fake.annotations["w-0"] == {ANNOTATION: "0"})
-    assert part.inspection() == {"cost": 0, "last_error": ""}
+    await until(lambda: part.inspection() == {"cost": 0, "last_error": ""})  # once the server's answer is here
 
 
 async def test_a_missing_role_is_one_line_and_is_waited_for(
