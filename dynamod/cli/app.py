@@ -52,6 +52,10 @@ config_app = typer.Typer(
 app.add_typer(config_app, name="config")
 
 
+_TYPE = re.compile(r"is not a valid (int|float)(?:eger)?(?: range)?\b")
+"""How typer says that a word is no number."""
+
+
 def run(argv: Sequence[str]) -> int:
     """Run `dynamo` with these arguments; returns the exit code. Raises UserError for a wrong word or flag."""
     features.add_commands(app)
@@ -70,7 +74,8 @@ def run(argv: Sequence[str]) -> int:
         if below := re.match(r"No such option: (-\d+)", text):
             raise UserError(f"{below[1]} is no number from 0 upwards", "a number below 0 is not allowed") from None
         where = getattr(getattr(error, "ctx", None), "command_path", "") or "dynamo"
-        raise UserError(" ".join(text.split()).rstrip("."), f"see {where} --help") from None
+        text = _TYPE.sub(lambda found: f"is no {'integer' if found[1] == 'int' else 'number'}", " ".join(text.split()))
+        raise UserError(text.rstrip("."), f"see {where} --help") from None
     return code if isinstance(code, int) else 0
 
 
