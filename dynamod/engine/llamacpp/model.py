@@ -161,23 +161,21 @@ class Model:
         self._batch = Batch(api, arguments.max_num_batched_tokens)
         log.info("llama.cpp: %d KV cells, %d threads, context %d", cells, params.n_threads, self.context_length)
 
-    def warm(self) -> float:
-        """Compute a few tokens, so that the weights are in memory; returns tokens per second. Raises StepFailed.
+    def warm(self) -> None:
+        """Compute a token or two, so that the weights are in memory. Raises StepFailed.
 
-        Once: what the file's first reading takes away from the rate comes back with the first prompts.
+        No more: the first prompt has to wait for what is computed here, and says how fast prompts are.
         """
-        count = min(16, self._arguments.max_num_batched_tokens, self.cells, self.context_length)
-        one = [1 % self.vocabulary.size]
         chooses = Sampler(Sampling(temperature=0.0), self.vocabulary.size, 0)  # so that the output layer computes too
-        began = time.monotonic()
-        self.step([], [Work(0, 0, one * count, chooses)])
-        self._api.llama_synchronize(self._context)
-        rate = count / max(1e-6, time.monotonic() - began)
+
+        def compute(position: int) -> None:
+            self.step([], [Work(0, position, [1 % self.vocabulary.size], chooses)])
+
+        if self._transfers is None:
+            compute(0)
+        else:
+            self._transfers.measure(compute)
         self._api.llama_memory_clear(self._memory, False)
-        if self._transfers is not None:
-            self._transfers.measure(lambda position: self.step([], [Work(0, position, one, None)]))
-            self._api.llama_memory_clear(self._memory, False)
-        return rate
 
     @property
     def _transfers(self) -> Transfers | None:
