@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dynamod.daemon.lock import NodeLock
 from dynamod.message.errors import UserError
+from dynamod.runtime import garbage
 from dynamod.runtime.attach import connect
 from dynamod.runtime.paths import choose_socket
 
@@ -40,6 +41,7 @@ def attach_early(argv: Sequence[str], kinds: Sequence[str]) -> None:
     A mistake is an error when the attachment is taken.
     """
     global _early
+    garbage.pause()  # here, and in the processes that are forked from here on
     try:
         _early = attach(_option(argv, "--socket"), kinds)
     except UserError:

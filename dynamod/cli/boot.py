@@ -21,6 +21,7 @@ from dynamod.daemon.reload import Kept, Wanted
 from dynamod.daemon.spawn import drop_spares
 from dynamod.message.control import FINISH, Ping
 from dynamod.message.errors import UserError
+from dynamod.runtime import garbage
 
 from .interrupt import on_signals, reloads
 
@@ -57,6 +58,7 @@ def run(options: Options) -> int:
 async def _live(options: Options) -> int:
     """Returns the exit code."""
     notifier = Notifier(os.environ)
+    garbage.resume_later()
     async with System() as system:
         node = Node(system, options.path, control=ControlSocket, ephemeral=options.ephemeral, first=options.first)
         if options.grace is not None:

@@ -24,6 +24,7 @@ from dynamod.message.protocol import PROTOCOL
 from dynamod.observe.backlog import Backlog
 from dynamod.observe.memory import replacing
 from dynamod.observe.progress import ProgressLine
+from dynamod.runtime import garbage
 from dynamod.runtime.attach import reach
 from dynamod.runtime.components import is_ingress
 from dynamod.runtime.components.served import ServedModel
@@ -119,6 +120,7 @@ class _Foreground:
 
     async def run(self) -> int:
         """Live; returns the exit code."""
+        garbage.resume_later()
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._link = link = LinkRegistry(
             Hello(self._request.title, os.getpid(), version=__version__, kind="session", protocol=PROTOCOL),

@@ -5,7 +5,6 @@ Kept light at import: what a component needs is imported when the plan names it.
 
 import asyncio
 import functools
-import gc
 import importlib
 import importlib.util
 import logging
@@ -24,6 +23,7 @@ from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Hello, Refused, Said, State
 from dynamod.message.protocol import PROTOCOL
 
+from . import garbage
 from .command_line import retitle
 from .components import component_class
 from .context import ComponentContext, ProcessContext
@@ -103,7 +103,8 @@ class Host(Actor):
             if not await system.came_up(ref):
                 return
             self._tell(service.name, "Ready")
-        settle_garbage()
+        await asyncio.sleep(garbage.SETTLED)
+        garbage.settle()
 
     def _component_ended(self, name: str, notice: Terminated) -> None:
         """A component that crashes takes its process with it: the daemon starts a clean one."""
@@ -149,6 +150,7 @@ class Host(Actor):
 async def run(plan: HostPlan, sock: socket.socket, fds: Sequence[int]) -> int:
     """Live; returns the exit code."""
     loop = asyncio.get_running_loop()
+    garbage.resume_later()
     async with System() as system:
         host = Host(plan, sock, fds)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -170,7 +172,12 @@ def _component(ctx: ComponentContext) -> Actor:
 
 
 WARM_UP = {
-    "ingress": ("dynamod.runtime.components.frontend", "dynamod.runtime.components.processor", "uvloop"),
+    "ingress": (
+        "dynamod.http.late_certificates",
+        "dynamod.runtime.components.frontend",
+        "dynamod.runtime.components.processor",
+        "uvloop",
+    ),
     "worker": ("dynamod.runtime.components.worker", "dynamod.preprocess.card", "dynamod.preprocess.fetch", "uvloop"),
 }
 
@@ -180,14 +187,6 @@ def warm_up(kind: str) -> None:
     for module in WARM_UP.get(kind, ()):
         if importlib.util.find_spec(module) is not None:
             importlib.import_module(module)
-
-
-def settle_garbage() -> None:
-    """What the start has made stays: the collector need not look at it again, and may come less often."""
-    gc.collect()
-    gc.freeze()
-    # A burst of requests comes before a collection; one of all young objects is still short: streams wait meanwhile.
-    gc.set_threshold(15_000, 0, 100)
 
 
 def main() -> None:
@@ -203,6 +202,7 @@ def live(sock: socket.socket, kind: str = "", *, forked: bool = False) -> NoRetu
     `kind`: what `warm_up` imports before there is a plan. `forked`: the process has the command line of the command
     that started the daemon.
     """
+    garbage.pause()
     default_signals()
     warm_up(kind)
     payload, fds = receive_plan(sock)

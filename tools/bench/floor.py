@@ -34,7 +34,7 @@ from dynamod.message.tokens import count  # noqa: E402
 from dynamod.preprocess.card import read_card  # noqa: E402
 from dynamod.preprocess.locate import locate  # noqa: E402
 from dynamod.preprocess.model import Model  # noqa: E402
-from dynamod.runtime.host import settle_garbage  # noqa: E402
+from dynamod.runtime.garbage import settle  # noqa: E402
 
 PAUSE = 0.006
 """Seconds from a request to its answer: the default pace of `streams.py`."""
@@ -61,7 +61,7 @@ async def serve(level: str, model: str, port: int) -> None:
     runner = web.ServerRunner(web.Server(answer, access_log=None))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
-    settle_garbage()
+    settle()
     await asyncio.Event().wait()
 
 

@@ -217,6 +217,8 @@ class Silent:
 
 async def requests(counts: dict[str, int], audit: bool = False) -> None:
     """Start a node, warm it up, and ask."""
+    from dynamod.runtime.garbage import settle
+
     with tempfile.TemporaryDirectory() as folder:
         async with Inside(folder, audit) as inside:
             for work, count in counts.items():
@@ -225,13 +227,6 @@ async def requests(counts: dict[str, int], audit: bool = False) -> None:
                 settle()
                 with callgrind.counted(work):
                     await inside.ask(count, tokens, stream)
-
-
-def settle() -> None:
-    """As in a component process after its start."""
-    from dynamod.runtime.host import settle_garbage
-
-    settle_garbage()
 
 
 async def calls(count: int, detail: bool) -> None:
@@ -268,6 +263,7 @@ async def decide(count: int) -> None:
     from dynamod.message.kv_events import Load, Snapshot
     from dynamod.router.placement import Acquire, Placement
     from dynamod.router.router import Prompt, RouterSettings
+    from dynamod.runtime.garbage import settle
 
     registry: Any = MemoryRegistry(random.Random(1))
     card, key, chance = ModelCard("bench", "tokens", kv_cache_block_size=BLOCK_TOKENS), ("bench", ""), random.Random(2)
