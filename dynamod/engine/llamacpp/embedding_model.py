@@ -68,9 +68,10 @@ class EmbeddingModel(Model):
         self._memory = api.llama_get_memory(self._context)  # none in encoders
         self._batch = Batch(api, self.batch)
 
-    def warm(self) -> None:
+    def warm(self) -> float:
         """Compute a token, so that the weights are in memory. Raises StepFailed."""
         self.vectors([tokens.pack([1 % self.vocabulary.size])])
+        return 0.0
 
     def vectors(self, inputs: Sequence[bytes]) -> list[bytes | None]:
         """The packed vectors of some texts; None: it has no direction.

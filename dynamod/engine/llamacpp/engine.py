@@ -90,7 +90,7 @@ class LlamaCpp(BatchingEngine):
         warms = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, self.phase, "warm-up")
         agreed = await asyncio.to_thread(Agreement, path, card)
         loading = asyncio.wrap_future(self._steps.thread.submit(self._load, path, adapters, warms))
-        _loaded, tokenizer = await asyncio.gather(loading, asyncio.to_thread(_unchecked, agreed, card))
+        rate, tokenizer = await asyncio.gather(loading, asyncio.to_thread(_unchecked, agreed, card))
         model = self._model
         assert model is not None
         if tokenizer is not None and await asyncio.to_thread(model.vocabulary.compare, tokenizer):
@@ -130,6 +130,7 @@ class LlamaCpp(BatchingEngine):
         operate, wake = steps.operations.append, steps.work.set
         self._shared = Shared(scheduler, self._cells, steps.transfer, operate, wake, self._totals, model.export_bytes)
         self.schedulers, self.clocks = [scheduler], [StepClock()]
+        steps.budget.guess(rate)
         self.room = min(model.context_length, model.cells // self.block_size * self.block_size)
         self.tiers = await steps.open_tiers(model, self._shared)
         self.spawn(steps.run(model), "steps")
@@ -145,12 +146,12 @@ class LlamaCpp(BatchingEngine):
             raise UserError(f"context length {wanted} is larger than the model's {known}", "give a smaller one")
         return card
 
-    def _load(self, path: Path, adapters: Seq[Adapter], warms: Callable[[], object]) -> None:
-        """In the thread: load and, after `warms`, try."""
+    def _load(self, path: Path, adapters: Seq[Adapter], warms: Callable[[], object]) -> float:
+        """In the thread: load and, after `warms`, try; returns the tokens per second of that."""
         context = self.options.context_length
         model = self._model = Model(path, self.arguments, context, lambda: not self._steps.stopped.is_set(), adapters)
         warms()
-        model.warm()
+        return model.warm()
 
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
         """Have a request computed. Raises BadRequest for ids that the model does not know, NotFound for an adapter."""

@@ -161,21 +161,26 @@ class Model:
         self._batch = Batch(api, arguments.max_num_batched_tokens)
         log.info("llama.cpp: %d KV cells, %d threads, context %d", cells, params.n_threads, self.context_length)
 
-    def warm(self) -> None:
-        """Compute a token or two, so that the weights are in memory. Raises StepFailed.
+    def warm(self) -> float:
+        """Compute a token or two, so that the weights are in memory; returns tokens per second. Raises StepFailed.
 
-        No more: the first prompt has to wait for what is computed here, and says how fast prompts are.
+        No more: the first prompt has to wait for what is computed here. Tokens of a prompt take less time each.
         """
         chooses = Sampler(Sampling(temperature=0.0), self.vocabulary.size, 0)  # so that the output layer computes too
+        took = 0.0
 
         def compute(position: int) -> None:
+            nonlocal took
+            began = time.monotonic()
             self.step([], [Work(0, position, [1 % self.vocabulary.size], chooses)])
+            took = time.monotonic() - began
 
         if self._transfers is None:
             compute(0)
         else:
             self._transfers.measure(compute)
         self._api.llama_memory_clear(self._memory, False)
+        return 1 / max(1e-6, took)
 
     @property
     def _transfers(self) -> Transfers | None:

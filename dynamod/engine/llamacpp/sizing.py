@@ -76,6 +76,7 @@ class StepBudget:
     def __init__(self, seconds: float, least: int, most: int) -> None:
         self._seconds, self._least, self._most = seconds, least, most
         self.rate = 0.0  # prompt tokens per second, 0 while not known
+        self._guessed = True
 
     def chunk(self, decoding: bool) -> int:
         """Prompt tokens of the next step."""
@@ -84,8 +85,13 @@ class StepBudget:
         wanted = int(self.rate * self._seconds * (1 if decoding else self.ALONE))
         return max(self._least, min(self._most, wanted))
 
+    def guess(self, rate: float) -> None:
+        """Use a rate until a step of prompts has been computed."""
+        self.rate = rate
+
     def took(self, tokens: int, seconds: float) -> None:
         """A step has computed so many tokens of prompts. Small ones are not representative."""
         if tokens >= self._least and seconds > 0:
             rate = tokens / seconds
-            self.rate = rate if not self.rate else (self.rate + rate) / 2
+            self.rate = rate if self._guessed else (self.rate + rate) / 2
+            self._guessed = False

@@ -41,10 +41,7 @@ class _Load:
 
 
 class Tiering:
-    """`rate()`: tokens of prompts computed per second, 0 while not known.
-
-    `pending`: more can be done at once, with or without a step.
-    """
+    """`rate()`: tokens of prompts computed per second. `pending`: more can be done at once, with or without a step."""
 
     def __init__(
         self,
@@ -96,8 +93,7 @@ class Tiering:
         held.refused = self._refused
         loading = self._tiers.load(names, self._wake)
         load = _Load(sequence, held, loading, None)
-        rate = self._rate()
-        patience = max(PATIENCE, len(names) * cells.size / max(1.0, rate) if rate else 0.0)
+        patience = max(PATIENCE, len(names) * cells.size / max(1.0, self._rate()))
         load.timer = self._later(patience, functools.partial(self._expired, load))
         self._loads.append(load)
         return True

@@ -141,8 +141,10 @@ def test_bytes_of_a_cell(keys: dict[str, Any], arguments: dict[str, Any], expect
 def test_steps_are_as_long_as_earlier_ones_allow() -> None:
     step_budget = StepBudget(0.5, 16, 512)
     assert step_budget.chunk(decoding=True) == 64, "nothing is known yet"
+    step_budget.guess(80)
+    assert step_budget.chunk(decoding=True) == 40
     step_budget.took(100, 1.0)
-    assert (step_budget.chunk(decoding=True), step_budget.chunk(decoding=False)) == (50, 200)
+    assert (step_budget.chunk(decoding=True), step_budget.chunk(decoding=False)) == (50, 200), "it was a guess"
     step_budget.took(3, 1.0)
     assert step_budget.rate == 100, "too few to say anything"
     for _ in range(20):
