@@ -5,6 +5,7 @@ the two, so that it ends on its own when the command does, and says on it why it
 """
 
 import contextlib
+import importlib
 import os
 import signal
 import socket
@@ -18,6 +19,17 @@ from dynamod.message.errors import UserError
 from dynamod.runtime import garbage
 from dynamod.runtime.attach import connect
 from dynamod.runtime.paths import choose_socket
+
+SHARED = (
+    "dynamod.discovery.link",
+    "dynamod.engine.base",
+    "dynamod.extension.installed",
+    "dynamod.graph.graph",
+    "dynamod.observe.backlog",
+    "importlib.metadata",
+    "importlib.resources",
+)
+"""Modules that the command, the daemon and its processes need: a process that is forked has them for nothing."""
 
 PATIENCE = 10.0
 """Seconds that a daemon which cannot start waits for its command to read why."""
@@ -42,6 +54,9 @@ def attach_early(argv: Sequence[str], kinds: Sequence[str]) -> None:
     """
     global _early
     garbage.pause()  # here, and in the processes that are forked from here on
+    if kinds:
+        for module in SHARED:
+            importlib.import_module(module)
     try:
         _early = attach(_option(argv, "--socket"), kinds)
     except UserError:
