@@ -46,7 +46,8 @@ def build_tokenizer(metadata: Metadata) -> Any:
 
 def _vocabulary(metadata: Metadata) -> dict[str, int]:
     """Token to id; of equal texts the first keeps it."""
-    return {token: index for index, token in reversed(list(enumerate(metadata["tokenizer.ggml.tokens"])))}
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    return dict(zip(reversed(tokens), range(len(tokens) - 1, -1, -1), strict=True))
 
 
 def _byte_level(metadata: Metadata) -> Any:
@@ -72,7 +73,10 @@ def _merging(metadata: Metadata, vocabulary: dict[str, int], **options: Any) -> 
     from tokenizers import models
 
     lines: list[str] = metadata["tokenizer.ggml.merges"]
-    cuts = [(line[:1] + left, right) for line in lines for left, _, right in [line[1:].partition(" ")]]
+    cuts = [(left, right) for left, _, right in [line.partition(" ") for line in lines]]
+    for place in [place for place, (left, _right) in enumerate(cuts) if not left]:
+        left, _, right = lines[place][1:].partition(" ")
+        cuts[place] = (lines[place][:1] + left, right)
     try:
         return models.BPE(vocabulary, cuts, **options)
     except Exception:  # the library has no class of its own for a token that is not in the vocabulary
@@ -209,12 +213,13 @@ def _add_tokens(tokenizer: Any, metadata: Metadata) -> None:
     from tokenizers import AddedToken
 
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.token_type") or []
-    texts = [pair for pair in zip(tokens, types, strict=False) if pair[0]]
+    kinds = {_CONTROL, _UNKNOWN, _USER_DEFINED}
+    texts = [pair for pair in zip(tokens, types, strict=False) if pair[1] in kinds and pair[0]]
     strips = strips_right(metadata)
 
     def added(text: str, special: bool) -> Any:
         rstrip = strips and text not in ("<unk>", "<s>", "<|endoftext|>")
         return AddedToken(text, special=special, normalized=False, rstrip=rstrip)
 
-    tokenizer.add_special_tokens([added(text, True) for text, kind in texts if kind in (_CONTROL, _UNKNOWN)])
+    tokenizer.add_special_tokens([added(text, True) for text, kind in texts if kind != _USER_DEFINED])
     tokenizer.add_tokens([added(text, False) for text, kind in texts if kind == _USER_DEFINED])

@@ -124,15 +124,15 @@ def _spaced(mark: str, *, byte_fallback: bool) -> Callable[[str], bytes]:
     return convert
 
 
-# Byte-level BPE's letters to bytes as code points: printable bytes stand for themselves, others from U+0100 up. A
-# letter outside the alphabet must not pass for a byte: it becomes one that Latin-1 cannot encode.
+# Byte-level BPE's letters are a character set: printable bytes stand for themselves, others from U+0100 up.
 _OTHERS = [byte for byte in range(256) if byte not in {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}]
-_ALPHABET = dict.fromkeys(_OTHERS, "\uffff") | {0x100 + place: chr(byte) for place, byte in enumerate(_OTHERS)}
+_LETTERS = [chr(0x100 + _OTHERS.index(byte)) if byte in _OTHERS else chr(byte) for byte in range(256)]
+_ALPHABET = codecs.charmap_build("".join(_LETTERS))
 
 
 def _byte_level(token: str) -> bytes:
     """A token with a letter outside the alphabet (an added token with a space, say) is the text it shows."""
     try:
-        return token.translate(_ALPHABET).encode("latin-1")
+        return codecs.charmap_encode(token, "strict", _ALPHABET)[0]
     except UnicodeEncodeError:
         return token.encode("utf-8", "replace")
