@@ -2,9 +2,8 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 from pathlib import Path
-
-import tokenizers
 
 from dynamod import __version__
 from dynamod.message.discovery import ModelCard
@@ -12,7 +11,7 @@ from dynamod.preprocess.packaged import user_cache
 
 from .library import version
 
-RELEASES = ("1", __version__, tokenizers.__version__)
+RELEASES = ("1", __version__, importlib.metadata.version("tokenizers"))
 """Of these files, and of what builds a tokenizer: another one may build another tokenizer of the same file."""
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynamod.message.errors import UserError
-from dynamod.preprocess.tokenizer import probe_text
 
 log = logging.getLogger("dynamod.engine")
 
@@ -28,6 +27,8 @@ class Vocabulary:
         belongs to another model. Of other differences the first is logged. Beyond ASCII it is no warning: some of
         llama.cpp's patterns do without Unicode's categories, and it does not normalise.
         """
+        from dynamod.preprocess.tokenizer import probe_text  # seldom needed: see `agreed.py`
+
         lines = unicodedata.normalize("NFC", probe_text(reference)).splitlines(keepends=True)
         for line in sorted(lines, key=str.isascii, reverse=True):
             ours, theirs = reference.encode(line, add_special_tokens=False).ids, self.ids(line)
