@@ -314,8 +314,9 @@ def start() -> None:
     """What a daemon that a command starts, an ingress and a worker import."""
     with callgrind.counted("start"):
         from dynamod.cli import main  # noqa: F401
-        from dynamod.runtime import host
+        from dynamod.runtime import garbage, host
 
+        garbage.pause()
         for kind in host.WARM_UP:
             host.warm_up(kind)
 
