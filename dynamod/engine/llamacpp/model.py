@@ -167,20 +167,20 @@ class Model:
         No more: the first prompt has to wait for what is computed here. Tokens of a prompt take less time each.
         """
         chooses = Sampler(Sampling(temperature=0.0), self.vocabulary.size, 0)  # so that the output layer computes too
-        took = 0.0
+        rate = 0.0
 
-        def compute(position: int) -> None:
-            nonlocal took
+        def compute(count: int) -> None:
+            nonlocal rate
             began = time.monotonic()
-            self.step([], [Work(0, position, [1 % self.vocabulary.size], chooses)])
-            took = time.monotonic() - began
+            self.step([], [Work(0, 0, [1 % self.vocabulary.size] * count, chooses)])
+            rate = count / max(1e-6, time.monotonic() - began)
 
         if self._transfers is None:
-            compute(0)
+            compute(1)
         else:
             self._transfers.measure(compute)
         self._api.llama_memory_clear(self._memory, False)
-        return 1 / max(1e-6, took)
+        return rate
 
     @property
     def _transfers(self) -> Transfers | None:

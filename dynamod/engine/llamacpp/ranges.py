@@ -25,15 +25,14 @@ class Ranges(Transfers):
 
     def measure(self, compute: Callable[[int], object]) -> None:
         """Learn how many bytes a block has."""
-        sizes: list[int] = []
-        for position in range(2):
-            compute(position)
-            sizes.append(int(self._api.llama_state_seq_get_size(self._context, 0)))
-            if not position:
-                self._room(sizes[0])
-                self._api.llama_state_seq_get_data(self._context, self._buffer, self._bytes, 0)
-                self.head = bytes(self._buffer[:_HEAD])
-        self._room(sizes[0] + (self._size - 1) * (sizes[1] - sizes[0]))
+        compute(2)
+        two = int(self._api.llama_state_seq_get_size(self._context, 0))
+        self._api.llama_memory_seq_rm(self._memory, 0, 1, 2)
+        one = int(self._api.llama_state_seq_get_size(self._context, 0))
+        self._room(one)
+        self._api.llama_state_seq_get_data(self._context, self._buffer, self._bytes, 0)
+        self.head = bytes(self._buffer[:_HEAD])
+        self._room(one + (self._size - 1) * (two - one))
         self.export_bytes = self._bytes + CHECKSUM
 
     def run(self, transfer: Transfer) -> None:

@@ -24,7 +24,7 @@ class States(Transfers):
 
     def measure(self, compute: Callable[[int], object]) -> None:
         """Learn what the state of one token looks like."""
-        compute(0)
+        compute(1)
         state = self._state(0)
         self.export_bytes = len(state) + CHECKSUM
         self.head = b"whole state" + len(state).to_bytes(8, "little") + bytes(state[:_HEAD])

@@ -52,7 +52,7 @@ class Transfers(ABC):
 
     @abstractmethod
     def measure(self, compute: Callable[[int], object]) -> None:
-        """Learn what there is to know. `compute(position)` adds a token to slot 0, which is empty."""
+        """Learn what there is to know. `compute(count)` puts so many tokens in slot 0, which is empty; once."""
 
     @abstractmethod
     def export_(self, transfer: Transfer) -> bytes:
