@@ -171,8 +171,9 @@ class Model:
 
         def compute(count: int) -> None:
             nonlocal rate
-            began = time.monotonic()
-            self.step([], [Work(0, 0, [1 % self.vocabulary.size] * count, chooses)])
+            began, most = time.monotonic(), self._arguments.max_num_batched_tokens
+            for start in range(0, count, most):
+                self.step([], [Work(0, start, [1 % self.vocabulary.size] * min(most, count - start), chooses)])
             rate = count / max(1e-6, time.monotonic() - began)
 
         if self._transfers is None:

@@ -86,3 +86,10 @@ async def test_a_subscriber_gets_them(words: Any, system: System) -> None:
             await asyncio.sleep(0.05)
     assert [event.prefill for event in found(RequestStarted)] == [150]
     assert sum(step.scheduled_requests.sum_prefill_tokens or 0 for step in found(ForwardPass)) > 0
+
+
+async def test_steps_of_one_token(words: Any, system: System) -> None:
+    house = await serve(words, system, max_num_batched_tokens=1, max_num_seqs=1)
+    answer = await house.ask(words.generate([300, 301, 302], max_tokens=2, ignore_eos=True)).wait()
+    assert len(answer.ids) == 2
+    assert [step.scheduled_requests.sum_prefill_tokens for step in steps_of(house)][:3] == [1, 1, 1]
