@@ -95,6 +95,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo audit --folder /no/where", ["no audit files in /no/where", "audit: true"]),
     ("dynamo scale Worker", ["replicas"]),
     ("dynamo scale Worker many", ["replicas", "integer"]),
+    ("dynamo serve -f configs/agg.yaml --timeout soon", ["--timeout", "'soon' is no number"]),
     ("dynamo scale Worker -- -1", ["replicas", "0"]),
     ("dynamo scale Worker -1", ["-1 is no number from 0 upwards"]),
     ("dynamo serve -f configs/agg.yaml --Worker.ServiceArgs.workers=-1", ["got -1", "0 keeps the service"]),
