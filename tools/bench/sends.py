@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""A server that only sends: each stream gets frames as long as a token's, from a loop that calls `os.write`.
+
+sends.py PORT TOKENS_PER_SECOND
+
+What a token costs here, a server in Python that writes each token by itself has to pay at least. `ingresses.py --sends`
+measures both alongside. The first bytes of a connection open its stream; what they ask for is not read.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+DATA = b"data: {" + b"x" * 230 + b"}\n\n"
+FRAME = b"%x\r\n%b\r\n" % (len(DATA), DATA)
+TURN = 0.006
+"""Seconds between two turns of the loop: that of 64 streams in `ingresses.py`."""
+
+
+class Stream(asyncio.Protocol):
+    """A client's connection. `ring`: the sockets of all streams, the next one first."""
+
+    def __init__(self, ring: deque[int]) -> None:
+        self._ring = ring
+        self._socket = -1
+        self._open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self._socket = transport.get_extra_info("socket").fileno()
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        if not self._open:
+            self._open = True
+            os.write(self._socket, HEAD)
+            self._ring.append(self._socket)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Called by the event loop."""
+        if self._open:
+            self._ring.remove(self._socket)
+
+
+async def serve(port: int, rate: float) -> None:
+    """Send `rate` frames per second, to the open streams in turn, until the process is ended."""
+    ring: deque[int] = deque()
+    loop = asyncio.get_running_loop()
+    await loop.create_server(lambda: Stream(ring), "127.0.0.1", port, backlog=8192)
+    each, write = max(round(rate * TURN), 1), os.write
+    at = loop.time()
+    while True:
+        at = max(at + TURN, loop.time() - TURN)
+        await asyncio.sleep(at - loop.time())
+        for _ in range(min(each, len(ring))):
+            with contextlib.suppress(OSError):  # the client has left
+                write(ring[0], FRAME)
+            ring.rotate(-1)
+
+
+@contextlib.contextmanager
+def started(rate: float) -> Iterator[tuple[int, int]]:
+    """Port and process of a server."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+    process = subprocess.Popen([sys.executable, str(Path(__file__).resolve()), str(port), str(rate)])
+    try:
+        deadline = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.1)
+        else:
+            raise SystemExit("the server that only sends did not start")
+        yield port, process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    import uvloop
+
+    uvloop.run(serve(int(sys.argv[1]), float(sys.argv[2])))
