@@ -65,7 +65,7 @@ class AttachedGraph:
                     uptime=now - connection.reported.since[component],
                     last_error=connection.why,
                     session=self.session,
-                    detail=connection.reported.detail if state == "Starting" else "",
+                    detail=connection.reported.details.get(component, "") if state == "Starting" else "",
                 ),
                 facts,
             )

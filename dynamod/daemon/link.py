@@ -150,7 +150,7 @@ class Connection:
                 f"the daemon (process {os.getpid()}) is dynamod {__version__} with protocol {PROTOCOL}, "
                 f"{hello.process} is dynamod {hello.version} with protocol {hello.protocol}"
             )
-            self.reported.detail = f"{text}; install {origin()} where its interpreter is"
+            self.reported.refusal = f"{text}; install {origin()} where its interpreter is"
             self.channel.send(Refused(text, "stop the daemon with dynamo stop, or choose another --socket"))
             self.channel.close()
             return

@@ -43,7 +43,8 @@ class Phases:
 class Reported:
     """`states`: of each component. `since`: when each component got its first state. `roles`: of workers.
 
-    `detail`: what the process does while it starts, or changes a role. `now`: monotonic seconds.
+    `details`: what each component does while it starts, or changes a role; the newest is the last one. `refusal`: why
+    the daemon does not take the process. `now`: monotonic seconds.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -51,14 +52,22 @@ class Reported:
         self.states: dict[str, str] = {}
         self.since: dict[str, float] = {}
         self.roles: dict[str, str] = {}
-        self.detail = ""
+        self.details: dict[str, str] = {}
+        self.refusal = ""
         self.phases = Phases(now)
         self.phases.begin("spawn")
+
+    @property
+    def detail(self) -> str:
+        """What is to be said of the process; empty when there is nothing."""
+        return self.refusal or next(reversed(self.details.values()), "")
 
     def take(self, said: State) -> None:
         """Take a report of one component; an empty state removes the component."""
         component = said.component
-        self.detail = said.detail
+        self.details.pop(component, None)
+        if said.state and said.detail:
+            self.details[component] = said.detail
         if said.phase:
             self.phases.begin(said.phase)
         if said.role:
