@@ -142,8 +142,11 @@ class Reply:
         self._add(Accepted(self._stream), None)
 
     def tokens(self, ids: bytes, count: int, finish: str | None = None) -> None:
-        """New token ids, packed int32, and how many they are."""
-        self._add(Tokens(self._stream, self._offset, ids, finish), finish)
+        """New token ids, packed int32, and how many they are: the hot path."""
+        if finish is not None or self.ended or self.cancelled:
+            self._add(Tokens(self._stream, self._offset, ids, finish), finish)
+        else:
+            self._outbox.add(Tokens(self._stream, self._offset, ids))
         self._offset += count
 
     def cached_tokens(self, count: int) -> None:
