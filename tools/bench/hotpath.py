@@ -24,6 +24,7 @@ import msgspec  # noqa: E402
 import uvloop  # noqa: E402
 
 from dynamod.http.metrics import ModelMetrics  # noqa: E402
+from dynamod.http.outlet import Outlet, Outlets  # noqa: E402
 from dynamod.http.settings import FrontendSettings  # noqa: E402
 from dynamod.ingress.api.chat import ChatCompletions  # noqa: E402
 from dynamod.ingress.api.stream import StreamWriter  # noqa: E402
@@ -60,9 +61,10 @@ class Nothing(Sink):
 
 
 class Silent:
-    """An output that has no text, a listener that does not listen, a transport that does not send."""
+    """An output that has no text, a listener that does not listen, an outlet that does not send."""
 
     finish: Any = None
+    free = True
     completion_tokens = 0
 
     def token(self, index: int) -> str:
@@ -73,10 +75,7 @@ class Silent:
 
     def text(self, index: int, text: str, count: int) -> None: ...
 
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def write(self, data: bytes) -> None: ...
+    def put(self, data: bytes) -> None: ...
 
 
 class Around:
@@ -121,14 +120,14 @@ def inflight(inbox: Inbox, output: Any, sink: Any) -> None:
 tasks: list[asyncio.Task[None]] = []
 
 
-def outlet(transport: Any) -> StreamWriter:
+def begun(outlet: Any) -> StreamWriter:
     """A stream that has begun."""
     request = ChatRequest(
         model="bench", messages=[Message("user", "x")], stream=True, stream_options=StreamOptions(include_usage=True)
     )
     made = StreamWriter(ChatCompletions(), request, "0" * 36, time.perf_counter(), ModelMetrics(), FrontendSettings())
     made.started(1, 3, {})
-    made.events.transport = transport
+    made.events.outlet = outlet
     choice = made.choices[0]
     choice.prefix, choice.direct = made._frames.prefix(0, first=False), True
     choice.last = time.perf_counter()
@@ -168,11 +167,13 @@ async def main() -> None:
             inbox = Inbox(lambda _payload: None)
             fill(inbox)
             await asyncio.sleep(0)  # the requests open their streams
-            begun = time.process_time()
+            since = time.process_time()
             for payload in payloads:
                 inbox.frame(payload)
                 await asyncio.sleep(0)
-            best = min(best, (time.process_time() - begun) / a.steps / a.streams * 1e6)
+            best = min(best, (time.process_time() - since) / a.steps / a.streams * 1e6)
+            if any(task.done() for task in tasks):
+                raise SystemExit("an answer has ended before its last token")
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -187,15 +188,16 @@ async def main() -> None:
         ("frame: decode, find each stream's sink", lambda inbox: inbox.open(PATH, REQUEST, Nothing())),
         ("request: offset, clock, history for a migration", lambda inbox: inflight(inbox, Silent(), Silent())),
         ("output: limits, stop tokens, id to text", lambda inbox: inflight(inbox, output(), Silent())),
-        ("response: counters, JSON of the text, frame", lambda inbox: inflight(inbox, output(), outlet(Silent()))),
+        ("response: counters, JSON of the text, frame", lambda inbox: inflight(inbox, output(), begun(Silent()))),
     ):
         layers.append((name, await cost(lambda inbox, make=make: [make(inbox) for _ in range(a.streams)])))  # type: ignore[misc]
     connections, reader = await connected(a.streams)
-    queue = iter(connections * 5)
+    outlets = Outlets()
+    queue = iter([Outlet(connection, outlets, direct=True) for connection in connections * 5])
     layers.append(
         (
             "socket: one write to the kernel, TCP on the loopback",
-            await cost(lambda inbox: [inflight(inbox, output(), outlet(next(queue))) for _ in range(a.streams)]),  # type: ignore[func-returns-value]
+            await cost(lambda inbox: [inflight(inbox, output(), begun(next(queue))) for _ in range(a.streams)]),  # type: ignore[func-returns-value]
         )
     )
     for connection in connections:
