@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tools.bench import sends
 
 BENCH = Path(__file__).parents[1] / "tools/bench"
@@ -19,10 +21,20 @@ def run(script: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_every_layer_of_a_token_takes_the_tokens() -> None:
-    rows = run("hotpath.py", "--streams", "4", "--steps", "10").splitlines()
-    assert len(rows) == 8
-    assert rows[-1].startswith("| together |")
+@pytest.mark.parametrize(
+    ("script", "arguments", "lines", "last"),
+    [
+        ("hotpath.py", ["--streams", "4", "--steps", "10"], 8, "| together |"),
+        ("index.py", [], 4, "store, per block: "),
+        ("route.py", ["--workers", "4", "--seconds", "0.001"], 9, "4 workers, kv, 50 blocks shared: "),
+        ("adapter.py", ["--streams", "2", "--steps", "16", "--repeat", "1"], 6, "  adapter and events: "),
+        ("step_metrics.py", ["--streams", "2", "--seconds", "0.2"], 1, "2 streams, steps of "),
+    ],
+)
+def test_a_script_measures_the_parts_as_they_are(script: str, arguments: list[str], lines: int, last: str) -> None:
+    printed = run(script, *arguments).splitlines()
+    assert len(printed) == lines
+    assert printed[-1].startswith(last)
 
 
 def test_a_server_that_only_sends() -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the worker adds to vLLM's and SGLang's own loops per token: the real adapters, the engines' steps mocked.
 
-adapter.py [--streams 64] [--steps 400]
+adapter.py [--streams 64] [--steps 400] [--repeat 7]
 
 A mock hands each stream an output with one token per step. First each stream is a task that only reads its outputs, as
 a plain user of `AsyncLLM` or `Engine` does; then our engine reads them, and what it sends leaves in frames of a real
@@ -73,8 +73,8 @@ def vllm_output(step: int, last: bool) -> Any:
 def vllm(spawn: Any, steps: Steps) -> Any:
     engine: Any = Vllm(EngineOptions("m"), spawn)
     engine._llm = SimpleNamespace(generate=lambda *_: steps.outputs())
-    engine._params, engine._delta, engine._prompt = SimpleNamespace, None, list
-    engine._refused, engine._full, engine._dead = (ValueError,), BlockingIOError, ConnectionError
+    errors = {"refused": (ValueError,), "full": BlockingIOError, "dead": ConnectionError}
+    engine._vllm = SimpleNamespace(params=SimpleNamespace, delta=None, prompt=list, **errors)
     return engine
 
 
@@ -177,7 +177,7 @@ async def adapted(name: str, streams: int, steps: int, *, events: bool) -> float
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
         socket.close(linger=0)
-    assert engine.tokens == streams * steps
+    assert engine.counts.tokens == streams * steps
     assert frames[0] >= steps
     return taken
 
@@ -186,12 +186,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--repeat", type=int, default=7)
     given = parser.parse_args()
     streams, steps = given.streams, given.steps
     uvloop.install()
     for name in ENGINES:
         found: dict[str, list[float]] = {"alone": [], "adapter": [], "adapter and events": []}
-        for _ in range(7):
+        for _ in range(given.repeat):
             found["alone"].append(asyncio.run(bare(name, streams, steps)))
             found["adapter"].append(asyncio.run(adapted(name, streams, steps, events=False)))
             found["adapter and events"].append(asyncio.run(adapted(name, streams, steps, events=True)))

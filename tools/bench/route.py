@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Microseconds of a routing decision and of a changed instance, by policy and number of workers.
 
-route.py [--workers 8,2000]     the caches are full, every worker answers four requests on average
+route.py [--workers 8,2000] [--seconds 0.05]
+
+The caches are full, every worker answers four requests on average. The fastest of seven rounds counts.
 """
 
 import argparse
@@ -14,10 +16,10 @@ from typing import Any
 SIZE = 16
 
 
-def best(work: Callable[[], object], rounds: int = 7, seconds: float = 0.05) -> float:
-    """Microseconds of the fastest round's mean."""
+def best(work: Callable[[], object], seconds: float) -> float:
+    """Microseconds of the fastest round's mean. `seconds`: of a round."""
     found = []
-    for _ in range(rounds):
+    for _ in range(7):
         times, begun = 0, time.perf_counter()
         while time.perf_counter() - begun < seconds:
             work()
@@ -46,14 +48,14 @@ def cluster(mode: Any, workers: int, idle: bool, system: int) -> tuple[Any, tupl
     return router, instances, tuple(chain([*shared, *range(3000, 3100)]))
 
 
-def measure(mode: str, workers: int, *, idle: bool = False, system: int = 0) -> None:
+def measure(mode: str, workers: int, seconds: float, *, idle: bool = False, system: int = 0) -> None:
     """One row."""
     from dynamod.message.kv_events import RequestStarted
     from dynamod.router.router import Prompt
 
     router, instances, blocks = cluster(mode, workers, idle, system)
-    prompt = Prompt("r", len(blocks) * SIZE + 10, blocks if router.settings.needs_blocks else ())
-    decide = best(lambda: router.decide(prompt, instances))
+    prompt = Prompt("r", len(blocks) * SIZE + 10, blocks if router.settings.scores else ())
+    decide = best(lambda: router.decide(prompt, instances), seconds)
     numbers = iter(range(10**9))
 
     def change() -> None:
@@ -62,9 +64,9 @@ def measure(mode: str, workers: int, *, idle: bool = False, system: int = 0) -> 
             router.state.apply(worker, (RequestStarted(number % 50, (), number % 97),))
         router.decide(prompt, instances)
 
-    changed = best(change)
+    changed = best(change, seconds)
     both = [instances, instances[1:]]
-    come = best(lambda: router.decide(prompt, tuple(both[next(numbers) % 2])))
+    come = best(lambda: router.decide(prompt, tuple(both[next(numbers) % 2])), seconds)
     what = f"{workers} workers, {mode}{', idle' if idle else ''}{f', {system} blocks shared' if system else ''}"
     print(f"{what}: {decide:.1f} us, behind 8 changed loads {changed:.1f} us, behind a changed set {come:.1f} us")
 
@@ -73,14 +75,15 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", default="8,2000", help="numbers of workers")
+    parser.add_argument("--seconds", type=float, default=0.05, help="of a round")
     a = parser.parse_args()
     from dynamod.router.policies import NAMES as MODES
 
     for workers in map(int, a.workers.split(",")):
         for mode in MODES:
-            measure(mode, workers)
-        measure("kv", workers, idle=True)
-        measure("kv", workers, system=50)
+            measure(mode, workers, a.seconds)
+        measure("kv", workers, a.seconds, idle=True)
+        measure("kv", workers, a.seconds, system=50)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """A server that only sends: each stream gets frames as long as a token's, from a loop that calls `os.write`.
 
-sends.py PORT TOKENS_PER_SECOND
+sends.py PORT RATE
 
 What a token costs here, a server in Python that writes each token by itself has to pay at least. `ingresses.py --sends`
 measures both alongside. The first bytes of a connection open its stream; what they ask for is not read.
 """
 
+import argparse
 import asyncio
 import contextlib
 import os
@@ -87,9 +88,16 @@ def started(rate: float) -> Iterator[tuple[int, int]]:
         process.wait()
 
 
-if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
+def main() -> None:
+    """Serve."""
     import uvloop
 
-    uvloop.run(serve(int(sys.argv[1]), float(sys.argv[2])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("port", type=int)
+    parser.add_argument("rate", type=float, help="tokens per second, of all streams together")
+    a = parser.parse_args()
+    uvloop.run(serve(a.port, a.rate))
+
+
+if __name__ == "__main__":
+    main()

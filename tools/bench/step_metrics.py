@@ -101,7 +101,7 @@ async def measured(streams: int, seconds: float, speed: float) -> None:
             await server.start()
             words = [sys.executable, __file__, "--reader", server.path, "--streams"]
             children = [subprocess.Popen([*words, str(count)], stdin=subprocess.PIPE) for count in (streams, 0)]
-            engine, steps = workers[-1]._engine, workers[-1]._steps
+            engine, steps = workers[-1]._engine, workers[-1]._subscriptions._steps
             while engine.tokens < 100 * streams or not steps:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             each, look, write = Timed(), Timed(), Timed()

@@ -146,7 +146,9 @@ def main() -> None:
             mine, theirs = [], []
             work = Work(model=ours.server.model, **fields)
             warm = Work(ours.server.model, 64, 16, work.words, min(work.tokens, 50), work.unary)
-            measure(ours.server, warm)
+            if not measure(ours.server, warm).first:
+                print(f"{name}\n  left out: no request succeeded; prompts of this length need another --model")
+                continue
             other = None
             if peer is not None:
                 other = Work(model=peer.model, **fields)
