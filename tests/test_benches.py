@@ -42,5 +42,7 @@ def test_a_server_that_only_sends() -> None:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         answer = b""
         while answer.count(b"data: {") < 20:
-            answer += client.recv(1 << 16)
+            part = client.recv(1 << 16)
+            assert part, answer
+            answer += part
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")

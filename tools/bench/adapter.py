@@ -35,6 +35,8 @@ from dynamod.transport.outbox import Outbox
 from dynamod.worker.events import EventPublisher
 
 BLOCK = 16
+SUBSCRIBED = 30
+"""Seconds until the events have a reader, at most."""
 
 
 class Steps:
@@ -146,7 +148,7 @@ async def adapted(name: str, streams: int, steps: int, *, events: bool) -> float
     frames, outbox = [0], Outbox(write)
     messages = batches(streams, steps) if events else []
     with zmq.Context() as context, tempfile.TemporaryDirectory() as folder:
-        socket = context.socket(zmq.PUB)
+        socket = context.socket(zmq.XPUB)  # which tells of its subscribers
         socket.set_hwm(0)
         socket.bind(endpoint := f"ipc://{folder}/tcp-events:1")
 
@@ -163,7 +165,8 @@ async def adapted(name: str, streams: int, steps: int, *, events: bool) -> float
             publisher.subscribe(outbox.reply(streams), ())
             engine.publish = publisher.publish
             engine.serve_blocks(endpoint, None, 1)
-            await asyncio.sleep(0.3)
+            if not await asyncio.to_thread(socket.poll, SUBSCRIBED * 1000):
+                raise SystemExit("the engine does not subscribe to the events")
         request = Generate("r", "m", tokens.pack([1, 2, 3]), Stops(max_tokens=steps), Sampling(temperature=0.0))
         for number in range(streams):
             engine.submit(msgspec.structs.replace(request, request_id=str(number)), outbox.reply(number))

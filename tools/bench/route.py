@@ -21,7 +21,7 @@ def best(work: Callable[[], object], seconds: float) -> float:
     found = []
     for _ in range(7):
         times, begun = 0, time.perf_counter()
-        while time.perf_counter() - begun < seconds:
+        while not times or time.perf_counter() - begun < seconds:
             work()
             times += 1
         found.append((time.perf_counter() - begun) / times * 1e6)
