@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -140,7 +141,11 @@ async def main() -> None:
     parser.add_argument("--model", default="sample", help="folder with a tokenizer")
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--read", type=int, nargs=2, metavar=("PORT", "COUNT"), help=argparse.SUPPRESS)
     a = parser.parse_args()
+    if a.read:
+        read_all([socket.create_connection(("127.0.0.1", a.read[0])) for _ in range(a.read[1])])
+        return
     tokenizer = Tokenizer.from_source(open_source(locate(a.model)))
     ids = [index for index in range(300, min(1300, tokenizer.vocab_size)) if tokenizer.decode([index]).isascii()]
     encoder = msgspec.msgpack.Encoder()
@@ -202,7 +207,7 @@ async def main() -> None:
     )
     for connection in connections:
         connection.close()
-    await asyncio.to_thread(os.waitpid, reader, 0)
+    await asyncio.to_thread(reader.wait, 30)
     before = 0.0
     print("| what | us per token |\n|---|---|")
     for name, value in layers:
@@ -211,21 +216,18 @@ async def main() -> None:
     print(f"| together | {before:.2f} |")
 
 
-async def connected(count: int) -> tuple[list[asyncio.WriteTransport], int]:
-    """Transports to another process that reads all, and its pid."""
+async def connected(count: int) -> tuple[list[asyncio.WriteTransport], subprocess.Popen[bytes]]:
+    """Transports to another process that reads all, and that process."""
     with socket.create_server(("127.0.0.1", 0), backlog=count) as server:
-        address = server.getsockname()
-        pid = os.fork()
-        if not pid:
-            read_all([socket.create_connection(address) for _ in range(count)])
-            os._exit(0)
+        server.settimeout(30)
+        reader = subprocess.Popen([sys.executable, __file__, "--read", str(server.getsockname()[1]), str(count)])
         loop, found = asyncio.get_running_loop(), []
         for _ in range(count):
-            sock, _ = server.accept()
+            sock, _ = await asyncio.to_thread(server.accept)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             transport, _ = await loop.connect_accepted_socket(asyncio.Protocol, sock)
             found.append(transport)
-        return found, pid
+        return found, reader
 
 
 def read_all(sockets: list[socket.socket]) -> None:
