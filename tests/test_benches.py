@@ -12,11 +12,9 @@ from tools.bench import sends
 BENCH = Path(__file__).parents[1] / "tools/bench"
 
 
-def run(script: str, *arguments: str) -> str:
-    """What a script prints. It has no errors to show."""
-    done = subprocess.run(
-        [sys.executable, str(BENCH / script), *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
+def run(*words: str) -> str:
+    """What Python prints. It has no errors to show."""
+    done = subprocess.run([sys.executable, *words], cwd=BENCH, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -35,6 +33,11 @@ def test_a_script_measures_the_parts_as_they_are(script: str, arguments: list[st
     printed = run(script, *arguments).splitlines()
     assert len(printed) == lines
     assert printed[-1].startswith(last)
+
+
+def test_a_decision_about_a_long_prompt() -> None:
+    printed = run("-c", "import long_prompt; long_prompt.decision(800, 2)")
+    assert printed.startswith("2 workers, 50 blocks: ")
 
 
 def test_a_server_that_only_sends() -> None:

@@ -16,10 +16,10 @@ from typing import Any
 SIZE = 16
 
 
-def best(work: Callable[[], object], seconds: float) -> float:
+def best(work: Callable[[], object], seconds: float, rounds: int = 7) -> float:
     """Microseconds of the fastest round's mean. `seconds`: of a round."""
     found = []
-    for _ in range(7):
+    for _ in range(rounds):
         times, begun = 0, time.perf_counter()
         while not times or time.perf_counter() - begun < seconds:
             work()
