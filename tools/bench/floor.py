@@ -12,12 +12,9 @@ import argparse
 import asyncio
 import contextlib
 import os
-import socket
 import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +24,7 @@ import msgspec  # noqa: E402
 import uvloop  # noqa: E402
 from aiohttp import web  # noqa: E402
 from load import Work, run  # noqa: E402
+from sends import listening  # noqa: E402
 from streams import Ours  # noqa: E402
 
 from dynamod.message.openai import ChatRequest  # noqa: E402
@@ -65,25 +63,9 @@ async def serve(level: str, model: str, port: int) -> None:
     await asyncio.Event().wait()
 
 
-@contextlib.contextmanager
-def started(level: str, model: str) -> Iterator[tuple[int, int]]:
+def started(level: str, model: str) -> contextlib.AbstractContextManager[tuple[int, int]]:
     """Port and process of a server."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-    process = subprocess.Popen([sys.executable, __file__, "--serve", level, str(port), "--model", model])
-    try:
-        deadline = time.monotonic() + 30
-        while process.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            time.sleep(0.1)
-        else:
-            raise SystemExit(f"the server {level} did not start")
-        yield port, process.pid
-    finally:
-        process.kill()
-        process.wait()
+    return listening("floor.py", "--serve", level, "{port}", "--model", model)
 
 
 def main() -> None:

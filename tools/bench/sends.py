@@ -3,8 +3,8 @@
 
 sends.py PORT RATE
 
-What a token costs here, a server in Python that writes each token by itself has to pay at least. `ingresses.py --sends`
-measures both alongside. The first bytes of a connection open its stream; what they ask for is not read.
+The CPU time of a frame here is the least that a token costs in a server that writes tokens one by one. `ingresses.py
+--sends` measures both. The first bytes of a connection open its stream; what they ask for is not read.
 """
 
 import argparse
@@ -68,12 +68,13 @@ async def serve(port: int, rate: float) -> None:
 
 
 @contextlib.contextmanager
-def started(rate: float) -> Iterator[tuple[int, int]]:
-    """Port and process of a server."""
+def listening(script: str, *words: str) -> Iterator[tuple[int, int]]:
+    """Port and process of a script of this folder that serves. `{port}` in its arguments is replaced."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
-    process = subprocess.Popen([sys.executable, str(Path(__file__).resolve()), str(port), str(rate)])
+    path = str(Path(__file__).resolve().with_name(script))
+    process = subprocess.Popen([sys.executable, path, *(word.format(port=port) for word in words)])
     try:
         deadline = time.monotonic() + 30
         while process.poll() is None and time.monotonic() < deadline:
@@ -81,11 +82,16 @@ def started(rate: float) -> Iterator[tuple[int, int]]:
                 break
             time.sleep(0.1)
         else:
-            raise SystemExit("the server that only sends did not start")
+            raise SystemExit(f"{script} did not start to serve")
         yield port, process.pid
     finally:
         process.kill()
         process.wait()
+
+
+def started(rate: float) -> contextlib.AbstractContextManager[tuple[int, int]]:
+    """Port and process of a server that sends `rate` frames per second."""
+    return listening("sends.py", "{port}", str(rate))
 
 
 def main() -> None:
