@@ -175,6 +175,24 @@ async def test_a_client_that_leaves_is_found_out_by_the_transport(pair: Pair) ->
     assert pair.transport.written == [b"data"]
 
 
+async def test_a_full_socket_and_a_client_that_has_left_keep_nothing_from_the_others(outlets: Outlets) -> None:
+    pairs = [Pair(outlets) for _ in range(5)]
+    _, full, _, gone, _ = pairs
+    full.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    before = bytes(1 << 20)
+    before = before[: full.sock.send(before)]
+    gone.client.close()
+    for number, pair in enumerate(pairs):
+        assert pair.outlet.ready()
+        pair.outlet.put(b"%d" % number)
+    await asyncio.sleep(0)
+    assert [one.read() for one in pairs if one is not gone] == [b"0", before, b"2", b"4"]
+    assert [one.transport.written for one in pairs] == [[], [b"1"], [], [b"3"], []]
+    assert [one.outlet.free for one in pairs] == [True, False, True, False, True]
+    for pair in pairs:
+        pair.close()
+
+
 async def test_encrypted_bytes_are_the_transports(outlets: Outlets) -> None:
     pair = Pair(outlets, tls=True)
     assert pair.outlet.ready()
