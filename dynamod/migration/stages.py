@@ -64,12 +64,20 @@ class Stage:
         """Awaited after the request was sent, until the stage has seen enough of the attempt. The request waits."""
 
     async def blame(
-        self, instance: Instance, timeout: float | None, at: Placement | None, *, alone: bool, begun: bool
+        self,
+        instance: Instance,
+        timeout: float | None,
+        at: Placement | None,
+        *,
+        alone: bool,
+        begun: bool,
+        until: float | None,
     ) -> str:
         """An instance has gone that had the request: say why it crashed or hung, empty when it did not.
 
         `timeout`: seconds to wait for the cause; None: as long as usual. `at`: where the request is placed. `alone`: no
-        other request was at `instance`. `begun`: the instance had begun with the request, as far as is known. Raises
+        other request was at `instance`. `begun`: the instance had begun with the request, as far as is known. `until`:
+        when it had done its part, in seconds of the loop's clock; None: it has not, or did just now. Raises
         RequestError to end the choice.
         """
         return ""
@@ -159,12 +167,13 @@ class Stages:
         *,
         alone: bool = False,
         begun: bool = True,
+        until: float | None = None,
     ) -> str:
         """`Stage.blame` of the first stage that knows a cause. `instance`: None for one that computed nothing."""
         if instance is None:
             return ""
         for stage in self._stages:
-            if cause := await stage.blame(instance, timeout, at, alone=alone, begun=begun):
+            if cause := await stage.blame(instance, timeout, at, alone=alone, begun=begun, until=until):
                 return cause
         return ""
 

@@ -123,9 +123,10 @@ class IsolationStage(Stage):
             for instance, cause in [(place.instance, place.cause), *helpers]:
                 self.died(instance, cause, None, alone=False, begun=True)
 
-    def _may_hang(self, instance: Instance) -> None:
-        """Look for a while whether `instance`, which the request has left, turns out to hang since before that."""
-        self._unknown[instance.instance_id] = instance, asyncio.get_running_loop().time() + LATE_HANG_S
+    def _may_hang(self, instance: Instance, until: float | None = None) -> None:
+        """Look for a while whether `instance`, which had the request `until` then, turns out to hang since before."""
+        end = (asyncio.get_running_loop().time() if until is None else until) + LATE_HANG_S
+        self._unknown[instance.instance_id] = instance, end
 
     def _judge_late(self) -> None:
         """Count the instances of earlier attempts that are known to hang by now.
@@ -155,16 +156,26 @@ class IsolationStage(Stage):
             await asyncio.wait([attempt.ended], timeout=PASS_LOOK)
 
     async def blame(
-        self, instance: Instance, timeout: float | None, at: Placement | None, *, alone: bool, begun: bool
+        self,
+        instance: Instance,
+        timeout: float | None,
+        at: Placement | None,
+        *,
+        alone: bool,
+        begun: bool,
+        until: float | None,
     ) -> str:
         """As `Stage.blame`.
 
         Raises PoisonRequest for a request that was alone, EngineFailed for one whose second worker this is.
         """
-        if cause := await self._cause(instance, timeout):
+        cause = await self._cause(instance, timeout)
+        if cause == UNRESPONSIVE and until is not None and asyncio.get_running_loop().time() > until + LATE_HANG_S:
+            return cause  # the instance has answered then, so the hang began later
+        if cause:
             self.died(instance, cause, at, alone=alone, begun=begun)
         elif at is None and begun:
-            self._may_hang(instance)
+            self._may_hang(instance, until)
         return cause
 
     async def _cause(self, instance: Instance, timeout: float | None) -> str:

@@ -143,18 +143,21 @@ class PromptStage(Stage):
             since = now()
             broken = await proceed(msgspec.structs.replace(request, handoff=prompt.handoff.result()))
             if broken is not None and not self._flight.answer.begun:
-                await self._blame(broken, prompt, placement, now() - since)
+                await self._blame(broken, prompt, placement, since, now() - since)
             return broken
 
-    async def _blame(self, broken: Break, prompt: HandedPrompt, placement: Placement, took: float) -> None:
-        flight = self._flight
-        if broken.died:  # both may have computed the prompt at once
-            await flight.stages.blame(prompt.instance, 0.0)
+    async def _blame(
+        self, broken: Break, prompt: HandedPrompt, placement: Placement, since: float, took: float
+    ) -> None:
+        flight, handoff = self._flight, prompt.handoff.result()
+        if broken.died:  # both may have computed the prompt at once, unless its hand-off says that it was there
+            computed = bool(handoff.params) and handoff.shape == "pull"
+            await flight.stages.blame(prompt.instance, 0.0, until=since if computed else None)
         elif broken.prompt or (broken.displaced and not flight.stages.suspect):
             if broken.prompt:
                 prompt.unread()
             timeout = CAUSE if broken.prompt else 0.0
-            computing = prompt.handoff.result().shape == "rendezvous" and took > REFUSED_S
+            computing = handoff.shape == "rendezvous" and took > REFUSED_S
             if broken.prompt and prompt.alone and computing:
                 timeout = HANGS_S  # the worker may hang at this prompt, the only one that it has
             # Else the prompt is computed: what crashes now computes another one, if it was not alone.

@@ -26,6 +26,15 @@ class Computing(Prompt):
         self.handoff.set_result(Handoff(f"s{number}", params={"room": number}, shape="rendezvous"))
 
 
+class Computed(Prompt):
+    """A prompt that was computed before its hand-off came, by an engine whose blocks are read then."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        super().__init__(prompts)
+        self.handoff = asyncio.get_running_loop().create_future()
+        self.handoff.set_result(Handoff("s", params={"blocks": [1]}))
+
+
 @virtual
 async def test_a_prefill_worker_counts_with_the_instance_that_ends_after_its_request_has_left(words: Any) -> None:
     """Either may have ended with the prompt, as where the request has not left."""
@@ -66,6 +75,36 @@ async def test_a_prefill_worker_counts_whose_hang_is_known_before_the_next_attem
         f"{UNRESPONSIVE}; it is the second worker that ended with this request"
     ] * counts
     assert len(air.sends) == 2 - counts
+    if not counts:
+        air.last.tokens(1, 0, finish="eos")
+        await air.settle()
+
+
+@pytest.mark.parametrize(("left", "known", "counts"), [(1.0, 1.4, True), (1.0, 1.6, False), (1.6, 1.55, False)])
+@virtual
+async def test_a_prefill_worker_that_hangs_after_its_hand_off_hangs_for_something_else(
+    words: Any, left: float, known: float, counts: bool
+) -> None:
+    """It had computed the prompt before. `left`, `known`: when the instance ends and when the hang becomes known, in
+    seconds after the hand-off."""
+    prompts = Prompts()
+    prompts.make = Computed
+    air = words.Air(2, busy={2}, patient=True, prefill=prompts)
+    await air.start()
+
+    async def hang() -> None:
+        await asyncio.sleep(known)
+        air.crashes[PREFILL.instance_id] = UNRESPONSIVE
+
+    hanging = asyncio.create_task(hang())
+    await asyncio.sleep(left)
+    air.crashes[1] = UNRESPONSIVE
+    air.inflight.leave("it does not answer")
+    await air.settle()
+    await hanging
+    air.free()
+    await air.settle()
+    assert (air.guilty, len(air.client.errors), len(air.sends)) == ([], counts, 2 - counts)
     if not counts:
         air.last.tokens(1, 0, finish="eos")
         await air.settle()

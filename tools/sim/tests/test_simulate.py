@@ -74,6 +74,7 @@ def test_seeds_hold(first: int) -> None:
         18000059,
         20000131,
         21002705,
+        3011300904,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
