@@ -171,7 +171,7 @@ class IsolationStage(Stage):
         """
         cause = await self._cause(instance, timeout)
         if cause == UNRESPONSIVE and until is not None and asyncio.get_running_loop().time() > until + LATE_HANG_S:
-            return cause  # the instance has answered then, so the hang began later
+            return ""  # the instance has answered then, so the hang began later
         if cause:
             self.died(instance, cause, at, alone=alone, begun=begun)
         elif at is None and begun:

@@ -121,6 +121,7 @@ class PromptStage(Stage):
     def __init__(self, open_: OpenPrompt, needed: bool, flight: InFlightRequest) -> None:
         self._open, self._needed, self._flight = open_, needed, flight
         self._watched: HandedPrompt | None = None
+        self._computed: float | None = None  # when the hand-off came, if it says that the prompt was computed
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Send the request with the hand-off of its prompt. A request that is tried alone computes its own prompt."""
@@ -139,25 +140,23 @@ class PromptStage(Stage):
             self._watched = None if alone else prompt
             if self._needed:
                 prompt.watch(self._lost)
-            now = asyncio.get_running_loop().time
+            now, handoff = asyncio.get_running_loop().time, prompt.handoff.result()
             since = now()
-            broken = await proceed(msgspec.structs.replace(request, handoff=prompt.handoff.result()))
+            self._computed = since if handoff.params and handoff.shape == "pull" else None
+            broken = await proceed(msgspec.structs.replace(request, handoff=handoff))
             if broken is not None and not self._flight.answer.begun:
-                await self._blame(broken, prompt, placement, since, now() - since)
+                await self._blame(broken, prompt, placement, now() - since)
             return broken
 
-    async def _blame(
-        self, broken: Break, prompt: HandedPrompt, placement: Placement, since: float, took: float
-    ) -> None:
-        flight, handoff = self._flight, prompt.handoff.result()
-        if broken.died:  # both may have computed the prompt at once, unless its hand-off says that it was there
-            computed = bool(handoff.params) and handoff.shape == "pull"
-            await flight.stages.blame(prompt.instance, 0.0, until=since if computed else None)
+    async def _blame(self, broken: Break, prompt: HandedPrompt, placement: Placement, took: float) -> None:
+        flight = self._flight
+        if broken.died:  # both may have computed the prompt at once
+            await flight.stages.blame(prompt.instance, 0.0, until=self._computed)
         elif broken.prompt or (broken.displaced and not flight.stages.suspect):
             if broken.prompt:
                 prompt.unread()
             timeout = CAUSE if broken.prompt else 0.0
-            computing = handoff.shape == "rendezvous" and took > REFUSED_S
+            computing = prompt.handoff.result().shape == "rendezvous" and took > REFUSED_S
             if broken.prompt and prompt.alone and computing:
                 timeout = HANGS_S  # the worker may hang at this prompt, the only one that it has
             # Else the prompt is computed: what crashes now computes another one, if it was not alone.
@@ -170,7 +169,7 @@ class PromptStage(Stage):
             until, cause = now() + CAUSE, ""
             while not attempt.over and not cause and now() < until:
                 await asyncio.wait([attempt.ended], timeout=CAUSE_LOOK)
-                cause = await flight.stages.blame(prompt.instance, 0.0)
+                cause = await flight.stages.blame(prompt.instance, 0.0, until=self._computed)
             if cause and not attempt.over:
                 why = "the prefill worker crashed, maybe at its prompt"
                 flight.give_back(Break(why, retry=True, displaced=True))

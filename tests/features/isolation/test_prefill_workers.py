@@ -110,6 +110,28 @@ async def test_a_prefill_worker_that_hangs_after_its_hand_off_hangs_for_somethin
         await air.settle()
 
 
+@pytest.mark.parametrize(("known", "suspect"), [(1.4, True), (1.6, False)])
+@virtual
+async def test_an_instance_whose_blocks_do_not_come_computes_a_prompt_that_has_done_no_harm(
+    words: Any, known: float, suspect: bool
+) -> None:
+    """The prefill worker hangs `known` seconds after it has computed the prompt, before the blocks were read."""
+    prompts = Prompts()
+    prompts.make = Computed
+    air = words.Air(prefill=prompts)
+    send = await air.start()
+    send.accept()
+    await asyncio.sleep(known)
+    air.crashes[PREFILL.instance_id] = UNRESPONSIVE
+    send.accept()  # it asks whether it may compute the prompt
+    await asyncio.sleep(1)
+    assert (send.confirmed, send.cancelled) == (not suspect, suspect)
+    assert air.suspected == ["r"] * suspect
+    air.last.tokens(0, finish="eos")
+    await air.settle()
+    assert air.client.errors == []
+
+
 @pytest.mark.parametrize(("alone", "took"), [(True, 0.5), (False, 0.5), (True, 0.0)])
 @virtual
 async def test_the_word_that_a_prefill_worker_hangs_is_waited_for_where_it_tries_one_alone(
