@@ -153,10 +153,13 @@ class PromptStage(Stage):
         if broken.died:  # both may have computed the prompt at once
             await flight.stages.blame(prompt.instance, 0.0, until=self._computed)
         elif broken.prompt or (broken.displaced and not flight.stages.suspect):
+            refused = took <= REFUSED_S
             if broken.prompt:
                 prompt.unread()
+                if refused:
+                    prompt.close()  # before the wait for a cause: the worker may not have begun to compute
             timeout = CAUSE if broken.prompt else 0.0
-            computing = prompt.handoff.result().shape == "rendezvous" and took > REFUSED_S
+            computing = prompt.handoff.result().shape == "rendezvous" and not refused
             if broken.prompt and prompt.alone and computing:
                 timeout = HANGS_S  # the worker may hang at this prompt, the only one that it has
             # Else the prompt is computed: what crashes now computes another one, if it was not alone.

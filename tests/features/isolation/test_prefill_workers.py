@@ -152,3 +152,26 @@ async def test_the_word_that_a_prefill_worker_hangs_is_waited_for_where_it_tries
         assert air.suspected == ["r"]
         air.last.tokens(1, 0, finish="eos")
         await air.settle()
+
+
+@pytest.mark.parametrize("took", [0.0, 0.5])
+@virtual
+async def test_a_prompt_that_an_instance_refuses_at_once_is_given_up_before_it_is_computed(
+    words: Any, took: float
+) -> None:
+    """A suspect would cost a worker that way. Where it takes longer, no other request may come to that worker."""
+    prompts = Prompts()
+    prompts.make = Computing
+    air = words.Air(instances=1, prefill=prompts, needs_prefill=True)
+    send = await air.start()
+    air.judging.clear()
+    await asyncio.sleep(took)
+    send.fail(retry=True, code=HANDOFF_FAILED)
+    await air.settle()
+    assert prompts.open == bool(took)
+    air.judging.set()
+    await air.settle()
+    assert prompts.open == 1, "that of the next attempt"
+    air.last.tokens(1, 0, finish="eos")
+    await air.settle()
+    assert (prompts.open, air.client.errors) == (0, [])

@@ -50,7 +50,7 @@ class Prompt:
     instance = PREFILL
 
     def __init__(self, prompts: Prompts) -> None:
-        self.prompts = prompts
+        self.prompts, self.closed = prompts, False
         self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
         self.handoff.set_result(Handoff(f"s{len(prompts.asked)}"))
 
@@ -64,11 +64,15 @@ class Prompt:
     def unread(self) -> None:
         self.prompts.unread += 1
 
+    def close(self) -> None:
+        self.prompts.open -= not self.closed
+        self.closed = True
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.prompts.open -= 1
+        self.close()
 
 
 @pytest.mark.parametrize(

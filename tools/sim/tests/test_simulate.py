@@ -75,6 +75,7 @@ def test_seeds_hold(first: int) -> None:
         20000131,
         21002705,
         3011300904,
+        3011301229,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
