@@ -122,12 +122,12 @@ class Watch:
             if self._calm() and self._cluster.wire.harmed == harmed:
                 self._leftover(client, SOON)
 
+        late = max(0.0, self._cluster.wire.drained() - self._cluster.system.now())  # of what is on its way
         if self._calm():
-            late = self._cluster.wire.drained() - self._cluster.system.now()  # of what was delayed before the calm
-            self._cluster.system_later(SOON + max(0.0, late), soon)
-        self._cluster.system_later(AT_LAST, lambda: self._leftover(client, AT_LAST))
+            self._cluster.system_later(SOON + late, soon)
+        self._cluster.system_later(AT_LAST + late, lambda: self._leftover(client, AT_LAST))
         leases = LEASE + AT_LAST  # of a prompt, whose prefill worker sends nothing that would show a lost cancel
-        self._cluster.system_later(leases, lambda: self._leftover(client, leases))
+        self._cluster.system_later(leases + late, lambda: self._leftover(client, leases))
 
     def _leftover(self, client: Client, seconds: float) -> None:
         now, again = self._cluster.system.now(), False

@@ -76,6 +76,7 @@ def test_seeds_hold(first: int) -> None:
         21002705,
         3011300904,
         3011301229,
+        3011301772,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
