@@ -51,6 +51,7 @@ class _Failures:
     count: int = 0
     last: float = 0.0
     order: int = 0
+    resumed: float = 0.0  # the last resume of which its planner had heard by then
 
 
 class Orders:
@@ -154,8 +155,9 @@ class Orders:
         ):
             found = self._failures.setdefault(giver, _Failures())
             if found.order != order.number:  # else that of another node
-                found.count = (found.count if found.last > self._up else 0) + 1
-                found.order, found.last = order.number, now
+                heard = _resumed(*giver)
+                found.count = (found.count if found.last > self._up and found.resumed == heard else 0) + 1
+                found.order, found.last, found.resumed = order.number, now, heard
         if names:  # perhaps the giver has not learnt yet that they have failed
             return
         before, after = here.wanted, here.wanted if order.switch else order.replicas
@@ -183,6 +185,7 @@ class Orders:
         due = found.last + BACKOFF * 2 ** (found.count - 1) - 1.0
         seen = self._up + self._config["adjustment-interval"] + self._config["metric-pulling-interval"]
         tried = found.count and found.last > seen  # else a planner may learn after the failure that a worker is ready
+        tried = tried and found.resumed == _resumed(*giver)  # else it has heard of one late, from a node that was away
         if after > before and tried and now < due and "paused" not in self.by_hand:
             self.log.violate("failed starts are not repeated at once", f"{what}; {found.count} failures before")
 
@@ -266,3 +269,8 @@ class Orders:
         if not (wanted == record.tick.target or full) or wanted != len(states) or set(states) - {"Ready"}:
             return f"{name} wants {record.tick.target} workers, there are {wanted}: {', '.join(states)}"
         return ""
+
+
+def _resumed(planner: "SimulatedPlanner", component: str) -> float:
+    """When somebody said last that the pool goes on, as far as its planner knows."""
+    return next((pool.control.resumed for pool in planner.pools if pool.component == component), 0.0)

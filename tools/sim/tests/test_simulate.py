@@ -77,6 +77,7 @@ def test_seeds_hold(first: int) -> None:
         3011300904,
         3011301229,
         3011301772,
+        3011700489,
     ],
 )
 def test_seeds_that_found_something_hold(seed: int) -> None:
