@@ -51,7 +51,7 @@ class _Failures:
     count: int = 0
     last: float = 0.0
     order: int = 0
-    resumed: float = 0.0  # the last resume of which its planner had heard by then
+    resumed: float = 0.0  # the time of the last `resume` that the planner knew then
 
 
 class Orders:
@@ -185,7 +185,7 @@ class Orders:
         due = found.last + BACKOFF * 2 ** (found.count - 1) - 1.0
         seen = self._up + self._config["adjustment-interval"] + self._config["metric-pulling-interval"]
         tried = found.count and found.last > seen  # else a planner may learn after the failure that a worker is ready
-        tried = tried and found.resumed == _resumed(*giver)  # else it has heard of one late, from a node that was away
+        tried = tried and found.resumed == _resumed(*giver)  # else a `resume` came late, from a node that was away
         if after > before and tried and now < due and "paused" not in self.by_hand:
             self.log.violate("failed starts are not repeated at once", f"{what}; {found.count} failures before")
 
@@ -272,5 +272,5 @@ class Orders:
 
 
 def _resumed(planner: "SimulatedPlanner", component: str) -> float:
-    """When somebody said last that the pool goes on, as far as its planner knows."""
+    """The time of the last `resume` that the planner of a pool knows, in seconds of the epoch."""
     return next((pool.control.resumed for pool in planner.pools if pool.component == component), 0.0)

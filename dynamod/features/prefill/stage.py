@@ -169,8 +169,8 @@ class PromptStage(Stage):
         """Wait until the instance asks whether it may compute the prompt, whose blocks do not come, or the end."""
         prompt, flight, now = self._watched, self._flight, attempt.loop.time
         while prompt is not None and await attempt.breaks_or_asks():
-            until, cause = now() + CAUSE, ""
-            while not attempt.over and not cause and now() < until:
+            end, cause = now() + CAUSE, ""
+            while not attempt.over and not cause and now() < end:
                 await asyncio.wait([attempt.ended], timeout=CAUSE_LOOK)
                 cause = await flight.stages.blame(prompt.instance, 0.0, until=self._computed)
             if cause and not attempt.over:
