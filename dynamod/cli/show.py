@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct
 from dynamod.control.answers import Status
 from dynamod.extension.command import R
 from dynamod.extension.installed import enabled
-from dynamod.message.rows import Row
+from dynamod.message.rows import STATE_SAYS_IT, Row
 
 from .client import ControlAnswer
 from .tables import duration, table
@@ -119,7 +119,7 @@ def _fits(text: str, width: int | None) -> bool:
 def _doing(rows: list[Row]) -> list[str]:
     """What each process does, where that is more than its state; no column where none does more."""
     shown = [row.doing if row.state == "Ready" else "" for row in rows]
-    return [text if text not in ("idle", "works") else "" for text in shown] if {*shown} - {"", "idle", "works"} else []
+    return ["" if text in STATE_SAYS_IT else text for text in shown] if {*shown}.difference(STATE_SAYS_IT) else []
 
 
 def _models(rows: list[Row]) -> list[str]:

@@ -9,6 +9,10 @@ import msgspec
 from msgspec import Meta
 
 
+STATE_SAYS_IT = ("", "idle", "works")
+"""Words of `Row.doing` that say no more than the state does."""
+
+
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
     """What a process does. `doing`: in words. `slow`: whether that takes far longer than usual.
 

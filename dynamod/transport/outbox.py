@@ -53,6 +53,7 @@ class Outbox:
         self._closed = False
         self._frames = self._deltas = 0
         self.streams: dict[int, Reply] = {}
+        self._newest = 0  # number of the stream that the reader has begun last: the reader counts upwards
         self.origin: object = self
 
     def take(self, payload: bytes | memoryview, receive: Receive) -> None:
@@ -82,6 +83,9 @@ class Outbox:
     def _open(
         self, stream: int, endpoint: str, request: Request, parts: Sequence[msgspec.Raw], receive: Receive
     ) -> None:
+        if stream <= self._newest:  # the request comes twice: two answers in one stream would be mixed
+            return
+        self._newest = stream
         reply = self.reply(stream)
         if self._signing is not None:
             try:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from dynamod.actor.testing import run
 from dynamod.message import tokens
 from dynamod.message.ingress import Delta, Frame, Items
-from dynamod.message.worker import Call, Credit, ToWorker
-from dynamod.transport.base import Sink
+from dynamod.message.worker import Call, Credit, Open, Request, ToWorker
+from dynamod.transport.base import Reply, Sink
 from dynamod.transport.inbox import Inbox
 from dynamod.transport.outbox import LARGE, WINDOW, Outbox
 
@@ -122,5 +122,29 @@ def test_large_answers_are_divided_into_frames() -> None:
             await asyncio.sleep(0)
         found = [delta for data in sent for delta in _frame.decode(data).deltas if isinstance(delta, Items)]
         assert [delta.stream for delta in found] == list(range(100, 120))
+
+    run(main())
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_request_that_comes_twice_is_begun_once(ended: bool) -> None:
+    """Both answers would go to one stream; where they wait for credit, they would be joined."""
+
+    async def main() -> None:
+        sent: list[bytes] = []
+        begun: list[Reply] = []
+
+        def receive(_endpoint: str, _request: Request, reply: Reply) -> None:
+            begun.append(reply)
+            reply.items((f"answer {len(begun)}",), "stop" if ended else None)
+
+        outbox = Outbox(sent.append)
+        first, second = (msgspec.msgpack.encode(Open(stream, "e", Call("work"))) for stream in (1, 2))
+        for payload in (first, first, second, first, second):
+            outbox.take(payload, receive)
+            outbox.flush()
+        found = [delta for data in sent for delta in _frame.decode(data).deltas if isinstance(delta, Items)]
+        assert [(delta.stream, delta.items) for delta in found] == [(1, ("answer 1",)), (2, ("answer 2",))]
+        assert [*outbox.streams] == ([] if ended else [1, 2])
 
     run(main())

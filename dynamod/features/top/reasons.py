@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dynamod.message.rows import Row
+from dynamod.message.rows import STATE_SAYS_IT, Row
 from dynamod.message.waits import Waits
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def of_worker(rows: Sequence[Row], facts: "WorkerFacts | None", *, answers: bool
     elif facts.running:
         yield f"{of} in the engine: {_requests(facts.running)} before"
     elif not slow:
-        yield f"{of} in the engine: {doing or 'no step has begun'}"
+        # The process's own words are older or newer than the counts: an engine in which a request waits is not idle.
+        yield f"{of} in the engine: {doing if doing not in STATE_SAYS_IT else 'no step has begun'}"
 
 
 def _requests(count: int) -> str:

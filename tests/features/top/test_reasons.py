@@ -36,6 +36,7 @@ def test_a_frontend_says_what_has_no_worker() -> None:
         (facts(8, 1), Row(), ["1 request in the engine: 8 requests before"]),
         (facts(0, 1), Row(doing="captures graphs"), ["1 request in the engine: captures graphs"]),
         (facts(0, 1), Row(), ["1 request in the engine: no step has begun"]),
+        (facts(0, 1), Row(doing="idle"), ["1 request in the engine: no step has begun"]),
         (facts(2, 0), Row(slow=True, doing="a step of 8 tokens for 9 s"), ["slow: a step of 8 tokens for 9 s"]),
         (None, Row(state="Ready"), []),
     ],
