@@ -154,9 +154,9 @@ def test_fields_at_the_end_of_a_request_are_counted(request_: Any, skipped: Call
     async def main() -> None:
         outbox = Outbox(lambda _payload: None)
         for payload in (
-            encode(Open(2**40, "n.c.e", request_)),
             encode(["open", 2, "n.c.e", msgspec.Raw(one_more(request_))]),
             one_more(Open(3, "n.c.e", request_)),
+            encode(Open(2**40, "n.c.e", request_)),
         ):
             outbox.take(memoryview(payload), lambda _endpoint, request, _reply: begun.append(request))
 
