@@ -93,6 +93,8 @@ def test_a_terminal_is_asked_where_answers_are(machine: Any, reply: str, code: i
     batch = Terminal(machine, "in=batch:p.jsonl", "out=echo_full")
     batch.until(r"There are answers in p.output.jsonl: \[r\]esume after them, \[o\]verwrite\? ")
     batch.type(f"{reply}\r")
+    if code == 0:
+        batch.until("tokens out: ")
     assert batch.end() == code
     responses = [json.loads(line)["response"] for line in output.read_text().splitlines()]
     assert responses == {"r": ["from before", "b"], "overwrite": ["a", "b"], "": ["from before"]}[reply]
