@@ -8,7 +8,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-
 STATE_SAYS_IT = ("", "idle", "works")
 """Words of `Row.doing` that say no more than the state does."""
 
