@@ -117,6 +117,21 @@ async def test_a_clean_stop_revokes_at_once(etcd: Any, nodes: Any, eventually: U
     await eventually(lambda: not two.seen, 2)
 
 
+async def test_what_a_node_says_last_is_heard_before_its_keys_go(etcd: Any, nodes: Any, eventually: Until) -> None:
+    """That it leaves: else others take it for a node that is lost."""
+    one, two = await pair(nodes, etcd)
+    leases = [one.put(f"v1/{number}") for number in range(3)]
+    await eventually(lambda: len(two.seen) == 3)
+    two.news.clear()
+    for number, lease in enumerate(leases):
+        one.put(f"v1/{number}", b"leaves", lease)
+        await asyncio.sleep(0)  # the first is under way, the others wait for it
+    await one.stop()
+    await eventually(lambda: not two.seen)
+    for number in range(3):
+        assert [value for key, value in two.news if key == f"v1/{number}"] == [b"leaves", None]
+
+
 async def test_keys_of_a_killed_node_vanish_after_its_ttl(etcd: Any, nodes: Any, eventually: Until) -> None:
     one, two = await pair(nodes, etcd, ttl=1)
     one.put("v1/a")

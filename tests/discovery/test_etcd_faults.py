@@ -55,6 +55,17 @@ async def test_a_node_without_etcd_ends_at_once(unstarted: Any, nodes: Any) -> N
         await one.stop()
 
 
+async def test_a_node_ends_although_etcd_has_stopped(etcd: Any, nodes: Any, eventually: Until, caplog: Any) -> None:
+    one = await nodes(etcd.settings()).joined()
+    lease = one.put("v1/a")
+    await one.settled()
+    etcd.send(signal.SIGSTOP)
+    one.put("v1/a", b"leaves", lease)
+    async with asyncio.timeout(etcd_impl.LAST_PUT + etcd_impl.GOODBYE + 1):
+        await one.stop()
+    assert "1 leases are left to their TTL of 5 s" in caplog.text
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_etcd_restarts(
     etcd: Any, nodes: Any, eventually: Until, caplog: pytest.LogCaptureFixture, how: int

@@ -31,6 +31,7 @@ RETRY, RETRY_AT_MOST = 0.2, 1.0  # between attempts, growing
 REFUSED = 10.0  # between attempts with credentials that were refused
 SAY, SAY_AT_MOST = 5.0, 60.0  # between lines of one outage, growing
 TAKEN = 1.0  # between attempts to get a lease id that is not free
+LAST_PUT = 0.5  # for what is said last
 GOODBYE = 1.0  # for revoking at the end
 AT_ONCE = 64  # calls under way
 MOST_SIGNED = 50  # keys of one call where each key may have a signature: etcd takes 128 operations
@@ -47,6 +48,7 @@ class EtcdBridge(Actor):
         self._over: asyncio.Future[EtcdError] | None = None  # ends the session
         self._mirror = EtcdMirror(registry)
         self._client: EtcdClient | None = None
+        self._saying = asyncio.Lock()  # held while keys are put and deleted
         self._endpoint = settings.endpoints[0]
         self._known = False  # whether there is a view of the others
         self._error = ""
@@ -67,11 +69,16 @@ class EtcdBridge(Actor):
         self.context.task(self._keep(), "keep etcd")
 
     async def stopping(self, reason: Reason) -> None:
-        """Revoke all leases, within GOODBYE. After a crash they stay: the next bridge adopts them."""
+        """Put what is not put yet, and revoke all leases, within LAST_PUT and GOODBYE.
+
+        After a crash the leases stay: the next bridge adopts them.
+        """
         self._signing.changed.remove(self._rejoin)
+        client = self._client if isinstance(reason, Normal) else None
+        if client is not None:
+            await self._say_last(client)
         self._mirror.close()
-        client = self._client
-        if client is None or not isinstance(reason, Normal):
+        if client is None:
             return
         leases = [*self._mirror.leases.held(), *self._mirror.leases.ends()]
         try:
@@ -79,6 +86,12 @@ class EtcdBridge(Actor):
                 await _each(functools.partial(_revoke, client, lease) for lease in leases)
         except (EtcdError, TimeoutError) as error:
             log.warning("etcd: %d leases are left to their TTL of %d s (%s)", len(leases), self._settings.ttl, error)
+
+    async def _say_last(self, client: EtcdClient) -> None:
+        """Put, for one, that the daemon leaves: the end of a lease alone looks like the loss of the node."""
+        with contextlib.suppress(EtcdError, TimeoutError):
+            async with asyncio.timeout(LAST_PUT), self._saying:
+                await _each(self._changes(client))
 
     @property
     def connected(self) -> bool:
@@ -219,11 +232,13 @@ class EtcdBridge(Actor):
         again = True  # ask again for ids that were not free
         while True:
             mirror.wake.clear()
-            ends = [functools.partial(self._end, client, lease) for lease in mirror.leases.ends()]
-            # with them, not after them: that a process is gone is put while its lease ends, and streams wait for it
-            await _each([*ends, *self._changes(client)])
-            await _each(functools.partial(self._grant, client, lease) for lease in mirror.leases.wanted(taken=again))
-            await _each(self._changes(client))
+            async with self._saying:
+                ends = [functools.partial(self._end, client, lease) for lease in mirror.leases.ends()]
+                # with them, not after them: that a process is gone is put while its lease ends, and streams wait for it
+                await _each([*ends, *self._changes(client)])
+                grants = mirror.leases.wanted(taken=again)
+                await _each(functools.partial(self._grant, client, lease) for lease in grants)
+                await _each(self._changes(client))
             waiting = len(mirror.leases.wanted(taken=True)) > len(mirror.leases.wanted())
             again = not await comes(mirror.wake, TAKEN if waiting else None)
 

@@ -67,12 +67,17 @@ class KubernetesBridge(Actor):
         self.context.task(self._keep(), "keep")
 
     async def stopping(self, reason: Reason) -> None:
-        """Remove our resource, within GOODBYE. After a crash it stays: the next bridge replaces it."""
+        """Write what is not written yet, and remove our resource, within GOODBYE.
+
+        After a crash it stays: the next bridge replaces it.
+        """
         self._registry.mirror = None
         if not isinstance(reason, Normal) or not self._written:
             return
         with contextlib.suppress(DynamodError, TimeoutError):
             async with asyncio.timeout(GOODBYE), Api(self._settings) as api:
+                if self._wake.is_set():  # such as that the daemon leaves: a resource that goes looks like a lost node
+                    await api.apply(INSTANCES, self._settings.pod, self._content())
                 await api.delete(INSTANCES, self._settings.pod)
 
     def inspection(self) -> dict[str, Any]:

@@ -39,6 +39,22 @@ async def test_pods_see_each_other_at_a_fake_api_server(fake: FakeApi, pods: Any
     assert set(fake.tokens) == {"Bearer secret"}
 
 
+async def test_what_a_pod_says_last_is_heard_at_a_fake_api_server(fake: FakeApi, pods: Any) -> None:
+    """That its daemon leaves: else other pods take it for a lost one."""
+    one, two = pods("one"), pods("two")
+    heard: list[bytes | None] = []
+    two.registry.watch(KEY, lambda _key, value: heard.append(value))
+    one.put(KEY + "1")
+    await one.start()
+    await two.start()
+    await fake.put("endpointslices", endpoint_slice({"one": True, "two": True}))
+    await until(lambda: two.keys == [KEY + "1"])
+    one.put(KEY + "1", b"leaves")
+    await one.end()
+    await until(lambda: two.keys == [])
+    assert heard == [b"{}", b"leaves", None]
+
+
 async def test_a_view_outlives_a_fake_api_server_that_is_away(fake: FakeApi, pods: Any) -> None:
     one = pods("one")
     await one.start()
