@@ -75,8 +75,10 @@ class EtcdBridge(Actor):
         """
         self._signing.changed.remove(self._rejoin)
         client = self._client if isinstance(reason, Normal) else None
-        if client is not None:
-            await self._say_last(client)
+        if client is not None:  # that the daemon leaves, for one: the end of a lease alone looks like a lost node
+            with contextlib.suppress(EtcdError, TimeoutError):
+                async with asyncio.timeout(LAST_PUT), self._saying:
+                    await _each(self._changes(client))
         self._mirror.close()
         if client is None:
             return
@@ -86,12 +88,6 @@ class EtcdBridge(Actor):
                 await _each(functools.partial(_revoke, client, lease) for lease in leases)
         except (EtcdError, TimeoutError) as error:
             log.warning("etcd: %d leases are left to their TTL of %d s (%s)", len(leases), self._settings.ttl, error)
-
-    async def _say_last(self, client: EtcdClient) -> None:
-        """Put, for one, that the daemon leaves: the end of a lease alone looks like the loss of the node."""
-        with contextlib.suppress(EtcdError, TimeoutError):
-            async with asyncio.timeout(LAST_PUT), self._saying:
-                await _each(self._changes(client))
 
     @property
     def connected(self) -> bool:
