@@ -48,7 +48,6 @@ class EtcdBridge(Actor):
         self._over: asyncio.Future[EtcdError] | None = None  # ends the session
         self._mirror = EtcdMirror(registry)
         self._client: EtcdClient | None = None
-        self._saying = asyncio.Lock()  # held while keys are put and deleted
         self._endpoint = settings.endpoints[0]
         self._known = False  # whether there is a view of the others
         self._error = ""
@@ -77,7 +76,7 @@ class EtcdBridge(Actor):
         client = self._client if isinstance(reason, Normal) else None
         if client is not None:  # that the daemon leaves, for one: the end of a lease alone looks like a lost node
             with contextlib.suppress(EtcdError, TimeoutError):
-                async with asyncio.timeout(LAST_PUT), self._saying:
+                async with asyncio.timeout(LAST_PUT), self._mirror.saying:
                     await _each(self._changes(client))
         self._mirror.close()
         if client is None:
@@ -228,7 +227,7 @@ class EtcdBridge(Actor):
         again = True  # ask again for ids that were not free
         while True:
             mirror.wake.clear()
-            async with self._saying:
+            async with mirror.saying:
                 ends = [functools.partial(self._end, client, lease) for lease in mirror.leases.ends()]
                 # with them, not after them: that a process is gone is put while its lease ends, and streams wait for it
                 await _each([*ends, *self._changes(client)])

@@ -67,7 +67,7 @@ class Leases:
 class EtcdMirror:
     """The registry calls the first four methods, in the order of its changes and before any watcher; none raises.
 
-    `wake` is set when there is something to say.
+    `wake` is set when there is something to say; `saying` is held by the one who says it.
     """
 
     def __init__(self, registry: MemoryRegistry) -> None:
@@ -83,7 +83,7 @@ class EtcdMirror:
         self._contested: set[str] = set()
         self._closed = False
         self.revision = 0
-        self.wake = asyncio.Event()
+        self.wake, self.saying = asyncio.Event(), asyncio.Lock()
         self.heartbeat = asyncio.Event()  # a lease was adopted, whose time may be short
         for lease in registry.leases():
             self.granted(lease)
