@@ -11,6 +11,7 @@ import pytest
 from dynamod.discovery.etcd import bridge as etcd_impl
 from dynamod.discovery.etcd import client as etcd_client
 from dynamod.discovery.etcd.client import connect
+from dynamod.discovery.etcd.errors import EtcdAway
 from dynamod.discovery.etcd.settings import EtcdSettings
 
 Until = Callable[..., Any]
@@ -55,15 +56,22 @@ async def test_a_node_without_etcd_ends_at_once(unstarted: Any, nodes: Any) -> N
         await one.stop()
 
 
-async def test_a_node_ends_although_etcd_has_stopped(etcd: Any, nodes: Any, eventually: Until, caplog: Any) -> None:
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_node_ends_although_etcd_has_stopped(etcd: Any, nodes: Any, caplog: Any, lost: bool) -> None:
+    """`lost`: the session with etcd ends meanwhile, and with it the calls that are under way."""
     one = await nodes(etcd.settings()).joined()
     lease = one.put("v1/a")
     await one.settled()
     etcd.send(signal.SIGSTOP)
     one.put("v1/a", b"leaves", lease)
-    async with asyncio.timeout(etcd_impl.LAST_PUT + etcd_impl.GOODBYE + 1):
-        await one.stop()
-    assert "1 leases are left to their TTL of 5 s" in caplog.text
+    async with asyncio.timeout(etcd_impl.LAST_PUT + etcd_impl.GOODBYE + 2):
+        ends = asyncio.create_task(one.stop())
+        if lost:
+            await asyncio.sleep(etcd_impl.LAST_PUT + 0.2)
+            one.bridge._over.set_result(EtcdAway("no answer to watch"))
+        await ends
+    assert "1 leases are left to their TTL of 5 s (" in caplog.text
+    assert not lost or "(the connection was closed during a call)" in caplog.text
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

@@ -182,6 +182,11 @@ class EtcdClient:
             return await method(request, timeout=CALL, metadata=self._metadata())
         except self._failures as error:
             raise translate(error) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise EtcdAway("the connection was closed during a call") from None  # its session has ended
 
     def _metadata(self, *, leader: bool = False) -> tuple[tuple[str, str], ...]:
         token = (("token", self._token),) if self._token else ()

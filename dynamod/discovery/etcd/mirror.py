@@ -67,7 +67,7 @@ class Leases:
 class EtcdMirror:
     """The registry calls the first four methods, in the order of its changes and before any watcher; none raises.
 
-    `wake` is set when there is something to say; `saying` is held by the one who says it.
+    `wake` is set when there is something to say; `saying` is held while it is said.
     """
 
     def __init__(self, registry: MemoryRegistry) -> None:
