@@ -19,6 +19,7 @@ import pytest
 
 from tests.e2e.asking import Streaming, chat_body
 from tests.e2e.conftest import Machine
+from tests.e2e.processes import Pid
 
 from .engines import ENGINES, Served
 
@@ -61,6 +62,10 @@ class Service:
         """The answer of a unary chat, or its error."""
         status, answer = self.machine.ask(self.url, "/v1/chat/completions", chat_body(text, **self._fixed(fields)))
         return json.loads(answer) if status == 200 else {"status": status, **json.loads(answer)}
+
+    def ready(self) -> bool:
+        """Whether all processes are ready, and live: the row of one that was killed a moment ago still says Ready."""
+        return all(row["state"] == "Ready" and Pid.of(row["pid"]) is not None for row in self.machine.ps())
 
     def chat(self, text: str, **fields: Any) -> str:
         answer = self.ask(text, **fields)
@@ -246,7 +251,7 @@ def test_an_answer_with_a_form_whose_worker_is_killed(service: Service) -> None:
     for stream in streams:
         stream.read()
         assert (stream.error, stream.done, stream.finish, stream.text) == (None, True, "stop", whole)
-    service.machine.until(lambda: all(row["state"] == "Ready" for row in service.machine.ps()), 120)
+    service.machine.until(service.ready, 120)
 
 
 def test_sixteen_at_once_answer_as_one(service: Service) -> None:
@@ -284,7 +289,7 @@ def test_a_worker_that_is_killed(service: Service) -> None:
             assert not service.served.exact, stream.error
             assert not stream.done
             assert whole.startswith(stream.text)
-    service.machine.until(lambda: all(row["state"] == "Ready" for row in service.machine.ps()), 120)
+    service.machine.until(service.ready, 120)
 
 
 def test_workers_that_never_answer(service: Service) -> None:
@@ -315,6 +320,6 @@ def test_workers_that_never_answer(service: Service) -> None:
         for pid in stopped:
             with contextlib.suppress(ProcessLookupError):  # it was killed
                 os.kill(pid, signal.SIGCONT)
-    service.machine.until(lambda: all(row["state"] == "Ready" for row in service.machine.ps()), 120)
+    service.machine.until(service.ready, 120)
     service.machine.until(lambda: service.machine.serves(service.url))
     assert service.chat("What is the capital of France?")
