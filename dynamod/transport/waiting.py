@@ -1,4 +1,4 @@
-"""Waiting with a bound."""
+"""Waiting with a bound, and whether a wait is to end."""
 
 import asyncio
 
@@ -11,3 +11,9 @@ async def comes(event: asyncio.Event, seconds: float | None) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def cancelled() -> bool:
+    """Whether the current task is being cancelled. Libraries raise CancelledError on their own, too, or swallow it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from dynamod.message.errors import UserError
+from dynamod.transport.waiting import cancelled
 
 from .errors import Compacted, EtcdAway, TokenInvalid, translate
 from .settings import Endpoint, EtcdSettings
@@ -183,8 +184,7 @@ class EtcdClient:
         except self._failures as error:
             raise translate(error) from None
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if cancelled():
                 raise
             raise EtcdAway("the connection was closed during a call") from None  # its session has ended
 

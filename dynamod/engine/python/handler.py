@@ -9,6 +9,7 @@ from typing import Any
 
 from dynamod.message.errors import RequestError, UserError
 from dynamod.transport.base import Reply
+from dynamod.transport.waiting import cancelled
 
 from .context import Context
 
@@ -90,12 +91,6 @@ Raises RequestError for an item that is none.
 """
 
 
-def _ended() -> bool:
-    """Whether the current task has been cancelled. A handler may raise CancelledError on its own."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 class Calls:
     """The requests that a handler works on, each a task of the endpoint's actor; each ends with its reader.
 
@@ -165,7 +160,7 @@ class Calls:
             log.warning("request %s: %s", context.id(), error)
             reply.raised(error)
         except BaseException as error:  # the user's code: the caller gets the error, the log the traceback
-            if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and _ended()):
+            if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and cancelled()):
                 raise  # by us: the reader has left, or the engine ends
             log.exception("%s failed (request %s)", name, context.id())
             if self._private:

@@ -37,8 +37,8 @@ MERGE = 0.02
 """Seconds within which changes of this node are written together."""
 SAY, SAY_AT_MOST = 5.0, 300.0
 """Seconds between lines of one outage, growing."""
-GOODBYE = 1.0
-"""Seconds for the removal of our resource at the end."""
+GOODBYE, LAST_WRITE = 1.0, 0.5
+"""Seconds for the removal of our resource at the end, and of these for what is written last."""
 
 
 class KubernetesBridge(Actor):
@@ -77,7 +77,9 @@ class KubernetesBridge(Actor):
         with contextlib.suppress(DynamodError, TimeoutError):
             async with asyncio.timeout(GOODBYE), Api(self._settings) as api:
                 if self._wake.is_set():  # such as that the daemon leaves: a resource that goes looks like a lost node
-                    await api.apply(INSTANCES, self._settings.pod, self._content())
+                    with contextlib.suppress(DynamodError, TimeoutError):  # the resource goes in any case
+                        async with asyncio.timeout(LAST_WRITE):
+                            await api.apply(INSTANCES, self._settings.pod, self._content())
                 await api.delete(INSTANCES, self._settings.pod)
 
     def inspection(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from dynamod.transport.waiting import comes
+from dynamod.transport.waiting import cancelled, comes
 
 from . import client as nats_client
 from .settings import NatsSettings
@@ -259,6 +259,5 @@ class Keeper:
 
 def stop_if_cancelled() -> None:
     """nats-py swallows a cancel that reaches it while it waits for its flusher."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if cancelled():
         raise asyncio.CancelledError

@@ -53,6 +53,12 @@ async def test_what_a_pod_says_last_is_heard_at_a_fake_api_server(fake: FakeApi,
     await one.end()
     await until(lambda: two.keys == [])
     assert heard == [b"{}", b"leaves", None]
+    two.put(KEY + "2")
+    await until(lambda: KEY + "2" in fake.objects["dynamodinstances"]["two"]["spec"]["keys"])
+    two.put(KEY + "2", b"leaves")
+    fake.refused.add(("patch", "dynamodinstances"))
+    await two.end()
+    assert fake.objects["dynamodinstances"] == {}, "the resource goes, too, where the last words are refused"
 
 
 async def test_a_view_outlives_a_fake_api_server_that_is_away(fake: FakeApi, pods: Any) -> None:
