@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -47,12 +48,17 @@ class FakeApi:
         app.router.add_delete(place + "/{name}", self._delete)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls).start()
+        self._listening = socket.create_server(("127.0.0.1", self.port))
+        await web.SockSite(self._runner, self._listening, ssl_context=tls).start()
         self.scheme = "https" if tls is not None else "http"
 
     async def stop(self) -> None:
         """Away: connections break, objects stay."""
         if self._runner is not None:
+            # asyncio (Python 3.11) loses a socket, open, whose server is closed between accepting it and the next turn.
+            asyncio.get_running_loop().remove_reader(self._listening)
+            for _ in range(3):  # what was accepted a moment ago becomes a connection two turns later
+                await asyncio.sleep(0)
             for connection in list(getattr(self._runner.server, "connections", ())):
                 if connection.transport is not None:
                     connection.transport.abort()
