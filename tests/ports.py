@@ -1,5 +1,6 @@
 """Ports for what tests start. Not a test: the tests of every room share it (`from ..ports import free_port`)."""
 
+import asyncio
 import errno
 import random
 import socket
@@ -51,6 +52,18 @@ def _reserve(number: int) -> bool:
 def listener() -> socket.socket:
     """Listens on a port of this machine that the kernel has chosen."""
     return socket.create_server(("127.0.0.1", 0))
+
+
+async def accept_no_more(*listening: int) -> None:
+    """Call it before a server of this process and loop is closed; `listening` are the descriptors of its sockets.
+
+    What was accepted a moment ago is a connection two turns later. If its server is closed before, asyncio loses its
+    socket, open (Python 3.11), and the test that runs next fails by a ResourceWarning.
+    """
+    for one in listening:
+        asyncio.get_running_loop().remove_reader(one)
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 def has_ipv6() -> bool:

@@ -1,6 +1,7 @@
 """A real etcd, nodes that are joined by it, and a way between them that can be cut."""
 
 import asyncio
+import os
 import random
 import shutil
 import signal
@@ -18,7 +19,7 @@ from dynamod.discovery.etcd.bridge import EtcdBridge
 from dynamod.discovery.etcd.probe import probe
 from dynamod.discovery.etcd.settings import EtcdSettings
 from dynamod.discovery.memory import MemoryRegistry
-from tests.ports import free_port
+from tests.ports import accept_no_more, free_port
 
 
 async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
@@ -86,6 +87,8 @@ class Etcd:
     def send(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:  # or it may answer for a while: only one of its threads is told, and must run
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def end(self, number: int = signal.SIGTERM) -> None:
         if self.process is not None:
@@ -207,6 +210,7 @@ class Way:
     async def cut(self) -> None:
         assert self._server is not None
         server, self._server = self._server, None
+        await accept_no_more(*(one.fileno() for one in server.sockets))
         server.close()
         for writer in list(self._writers):
             writer.transport.abort()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -56,14 +57,13 @@ async def test_a_node_without_etcd_ends_at_once(unstarted: Any, nodes: Any) -> N
         await one.stop()
 
 
-@pytest.mark.parametrize(
-    ("lost", "why"),
-    [(None, ""), (0.2, "Channel is closed."), (etcd_impl.LAST_PUT + 0.2, "the connection was closed during a call")],
-)
-async def test_a_node_ends_although_etcd_has_stopped(
-    etcd: Any, nodes: Any, caplog: Any, lost: float | None, why: str
-) -> None:
-    """`lost`: when the session with etcd ends meanwhile, and with it the calls that are under way."""
+@pytest.mark.parametrize("lost", [None, 0.2, etcd_impl.LAST_PUT + 0.2])
+async def test_a_node_ends_although_etcd_has_stopped(etcd: Any, nodes: Any, caplog: Any, lost: float | None) -> None:
+    """`lost`: when the session with etcd ends meanwhile, and with it the calls that are under way.
+
+    Whether the last call begins before the session ends, or after it, depends on the load of the machine.
+    """
+    why = "" if lost is None else r"(Channel is closed\.|the connection was closed during a call)"
     one = await nodes(etcd.settings()).joined()
     lease = one.put("v1/a")
     await one.settled()
@@ -75,7 +75,7 @@ async def test_a_node_ends_although_etcd_has_stopped(
             await asyncio.sleep(lost)
             one.bridge._over.set_result(EtcdAway("no answer to watch"))
         await ends
-    assert f"1 leases are left to their TTL of 5 s ({why}" in caplog.text
+    assert re.search(r"1 leases are left to their TTL of 5 s \(" + why, caplog.text)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

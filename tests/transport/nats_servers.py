@@ -107,6 +107,7 @@ class Server:
     def freeze(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # one of its threads is told, and must run
 
     def thaw(self) -> None:
         assert self._process is not None

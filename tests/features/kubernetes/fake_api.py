@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.ports import free_port
+from tests.ports import accept_no_more, free_port
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -55,10 +55,7 @@ class FakeApi:
     async def stop(self) -> None:
         """Away: connections break, objects stay."""
         if self._runner is not None:
-            # asyncio (Python 3.11) loses a socket, open, whose server is closed between accepting it and the next turn.
-            asyncio.get_running_loop().remove_reader(self._listening)
-            for _ in range(3):  # what was accepted a moment ago becomes a connection two turns later
-                await asyncio.sleep(0)
+            await accept_no_more(self._listening.fileno())
             for connection in list(getattr(self._runner.server, "connections", ())):
                 if connection.transport is not None:
                     connection.transport.abort()
