@@ -47,8 +47,7 @@ class KubernetesBridge(Actor):
     def __init__(self, registry: MemoryRegistry, settings: KubernetesSettings, node: str) -> None:
         self._registry, self._settings, self._node = registry, settings, node
         self._peers = Peers(registry, settings.pod)
-        self._wake = asyncio.Event()
-        self._api: Api | None = None
+        self._wake, self._writing = asyncio.Event(), asyncio.Lock()  # something is to be written; it is written now
         self._joined: set[Kind] = set()  # what was listed, and is followed now
         self._errors: dict[str, str] = {}
         self._said = 0.0  # when the next line of an outage is due
@@ -76,9 +75,9 @@ class KubernetesBridge(Actor):
             return
         with contextlib.suppress(DynamodError, TimeoutError):
             async with asyncio.timeout(GOODBYE), Api(self._settings) as api:
-                if self._wake.is_set():  # such as that the daemon leaves: a resource that goes looks like a lost node
-                    with contextlib.suppress(DynamodError, TimeoutError):  # the resource goes in any case
-                        async with asyncio.timeout(LAST_WRITE):
+                with contextlib.suppress(DynamodError, TimeoutError):  # the resource goes in any case
+                    async with asyncio.timeout(LAST_WRITE), self._writing:  # else a write could come after the removal
+                        if self._wake.is_set():  # that the daemon leaves, for one: else its node looks like a lost one
                             await api.apply(INSTANCES, self._settings.pod, self._content())
                 await api.delete(INSTANCES, self._settings.pod)
 
@@ -175,20 +174,32 @@ class KubernetesBridge(Actor):
         while True:
             await self._wake.wait()
             await asyncio.sleep(MERGE)
-            self._wake.clear()
-            try:
-                await api.apply(INSTANCES, self._settings.pod, self._content())
-            except ApiInvalid as error:
-                log.error("Kubernetes: what this pod says of itself is not taken: %s", error)
-                self._errors["own"] = str(error)
-            except DynamodError as error:
-                tries += 1
-                self._wake.set()
-                self._wrong("own", error)
-                await self._pause_after(error, tries)
+            async with self._writing:
+                if self._registry.mirror is not self:
+                    return  # the pod ends: `stopping` has the last word
+                failed = await self._write(api)
+            if failed is None:
+                tries = 0
             else:
-                tries, self._written = 0, True
-                self._errors.pop("own", None)
+                tries += 1
+                await self._pause_after(failed, tries)
+
+    async def _write(self, api: Api) -> DynamodError | None:
+        """What has to be tried again, None: nothing."""
+        self._wake.clear()
+        try:
+            await api.apply(INSTANCES, self._settings.pod, self._content())
+        except ApiInvalid as error:
+            log.error("Kubernetes: what this pod says of itself is not taken: %s", error)
+            self._errors["own"] = str(error)
+        except DynamodError as error:
+            self._wake.set()
+            self._wrong("own", error)
+            return error
+        else:
+            self._written = True
+            self._errors.pop("own", None)
+        return None
 
     def _content(self) -> dict[str, Any]:
         """The resource of this pod as it is to be."""

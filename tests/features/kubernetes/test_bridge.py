@@ -61,6 +61,23 @@ async def test_what_a_pod_says_last_is_heard_at_a_fake_api_server(fake: FakeApi,
     assert fake.objects["dynamodinstances"] == {}, "the resource goes, too, where the last words are refused"
 
 
+@pytest.mark.parametrize("last", [False, True])
+async def test_no_write_overtakes_the_removal_at_a_slow_fake_api_server(fake: FakeApi, pods: Any, last: bool) -> None:
+    """Of a write that is under way when the pod ends, and of those after it (`last`): the resource would stay."""
+    one = pods("one")
+    await one.start()
+    await until(lambda: "one" in fake.objects["dynamodinstances"])
+    fake.slow = 0.2
+    applied = len(fake.requests)
+    one.put(KEY + "1")
+    await until(lambda: len(fake.requests) > applied)
+    if last:
+        one.put(KEY + "1", b"leaves")
+    await one.end()
+    await asyncio.sleep(2 * fake.slow)
+    assert fake.objects["dynamodinstances"] == {}
+
+
 async def test_a_view_outlives_a_fake_api_server_that_is_away(fake: FakeApi, pods: Any) -> None:
     one = pods("one")
     await one.start()
