@@ -71,7 +71,7 @@ class KubernetesBridge(Actor):
         After a crash it stays: the next bridge replaces it.
         """
         self._registry.mirror = None
-        if not isinstance(reason, Normal) or not self._written:
+        if not isinstance(reason, Normal) or not (self._written or self._writing.locked()):
             return
         with contextlib.suppress(DynamodError, TimeoutError):
             async with asyncio.timeout(GOODBYE), Api(self._settings) as api:

@@ -61,17 +61,21 @@ async def test_what_a_pod_says_last_is_heard_at_a_fake_api_server(fake: FakeApi,
     assert fake.objects["dynamodinstances"] == {}, "the resource goes, too, where the last words are refused"
 
 
-@pytest.mark.parametrize("last", [False, True])
-async def test_no_write_overtakes_the_removal_at_a_slow_fake_api_server(fake: FakeApi, pods: Any, last: bool) -> None:
-    """Of a write that is under way when the pod ends, and of those after it (`last`): the resource would stay."""
+@pytest.mark.parametrize("when", ["first", "later", "last"])
+async def test_no_write_overtakes_the_removal_at_a_slow_fake_api_server(fake: FakeApi, pods: Any, when: str) -> None:
+    """The pod ends during its first write, a later one, or one before its last: the resource would stay."""
     one = pods("one")
-    await one.start()
-    await until(lambda: "one" in fake.objects["dynamodinstances"])
-    fake.slow = 0.2
-    applied = len(fake.requests)
+    if when == "first":
+        fake.slow = 0.2
+        await one.start()
+    else:
+        await one.start()
+        await until(lambda: "one" in fake.objects["dynamodinstances"])
+        fake.slow = 0.2
+    applied = fake.applied
     one.put(KEY + "1")
-    await until(lambda: len(fake.requests) > applied)
-    if last:
+    await until(lambda: fake.applied > applied)
+    if when == "last":
         one.put(KEY + "1", b"leaves")
     await one.end()
     await asyncio.sleep(2 * fake.slow)
