@@ -33,7 +33,7 @@ from .asking import Begun, Streaming, chat_body, request_of
 from .command import SLOW, Command, until
 from .forks import ENTRIES
 from .nodes import Servers
-from .processes import Pid, named_after, tree
+from .processes import Pid, described, named_after, tree
 from .result import Result
 from .together import play
 from .warm import Started, Warm, warm
@@ -349,8 +349,10 @@ class Machine:
         self.find_daemons()
         until(lambda: not any(pid.lives for pid in self.daemons), 5.0, f"the end of the daemons {self.daemons}")
         for command in self.commands:
-            left = [pid for pid in command.seen if pid.lives]
-            if left:
+            try:
+                command.gone(5.0)  # a daemon that came second to the node ends on its own
+            except AssertionError:
+                left = [described(pid.pid) for pid in command.seen if pid.lives]
                 faults.append(f"left behind by {command._popen.args}: {left}")
             command.kill()
         # The kernel may have given the others to somebody else by now.
