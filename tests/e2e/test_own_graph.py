@@ -256,7 +256,7 @@ def test_hooks_say_whether_it_lives_and_can_work(machine: Any) -> None:
     assert answer(5.0) == str(machine.row("Backend")["pid"])
     (folder / "busy").touch()
     machine.until(lambda: "not ready" in command.err)
-    assert answer(0.7) == "waits"
+    machine.until(lambda: answer(0.7) == "waits", what="the frontend hears that it has left, a moment after the log")
     (folder / "busy").unlink()
     assert answer(5.0) == str(machine.row("Backend")["pid"])
     assert machine.row("Backend")["restarts"] == 0
