@@ -45,7 +45,7 @@ def served(machine: Any, config: str = CONFIG, *words: str) -> tuple[Any, str]:
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().split("\n")[:-1]]
 
 
 def requests(folder: Path) -> list[dict[str, Any]]:
