@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dynamod.message.errors import UserError
 from dynamod.transport.waiting import cancelled
 
-from .errors import Compacted, EtcdAway, TokenInvalid, translate
+from .errors import CLOSED, Compacted, EtcdAway, TokenInvalid, translate
 from .settings import Endpoint, EtcdSettings
 
 CALL = 3.0
@@ -186,7 +186,7 @@ class EtcdClient:
         except asyncio.CancelledError:
             if cancelled():
                 raise
-            raise EtcdAway("the connection was closed during a call") from None  # its session has ended
+            raise EtcdAway(CLOSED) from None  # its session has ended
 
     def _metadata(self, *, leader: bool = False) -> tuple[tuple[str, str], ...]:
         token = (("token", self._token),) if self._token else ()

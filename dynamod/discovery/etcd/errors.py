@@ -67,10 +67,14 @@ _PASSING = {"UNAVAILABLE", "CANCELLED", "UNKNOWN", "INTERNAL", "ABORTED"}
 _NOISE = re.compile(r"^(etcdserver: |failed to connect to all addresses; last error: (\w+: )?)")
 
 
+CLOSED = "the connection was closed before a call or during it"
+"""Of a call at the end of its session: it depends on a turn of the loop which of the two it is."""
+
+
 def translate(error: Any) -> EtcdError:
     """Our error for one of gRPC's: an answer (it has `code()` and `details()`), or a channel that is closed."""
     if not hasattr(error, "code"):
-        return EtcdAway(str(error) or "the stream ended")
+        return EtcdAway(CLOSED if "Channel is closed" in str(error) else str(error) or "the stream ended")
     code, details = error.code().name, str(error.details() or "")
     text = _NOISE.sub("", details) or code.lower().replace("_", " ")
     for part, kind in _BY_TEXT.items():

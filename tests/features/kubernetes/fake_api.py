@@ -19,8 +19,8 @@ MERGE = "application/merge-patch+json"
 class FakeApi:
     """A server.
 
-    `slow`: seconds that an apply takes; `applied`: how many came. `refused`: (verb, plural) pairs that no role grants.
-    `requests`: (verb, plural, version) as they came.
+    `slow`: seconds that an apply takes. `refused`: (verb, plural) pairs that no role grants. `requests`: (verb, plural,
+    version) as they came.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class FakeApi:
         self.there: dict[str, int] = {}  # pods, by PLURAL/NAME
         self.annotations: dict[str, dict[str, str]] = {}  # by pod
         self.history: list[tuple[int, str, str, Any]] = []
-        self.slow, self.applied = 0.0, 0
+        self.slow = 0.0
         self.refused: set[tuple[str, str]] = set()
         self.requests: list[tuple[str, str, str]] = []
         self.tokens: list[str] = []
@@ -145,7 +145,6 @@ class FakeApi:
         assert request.content_type == APPLY
         assert request.query["fieldManager"]
         value = json.loads(await request.read())
-        self.applied += 1
         await asyncio.sleep(self.slow)
         await self.put(request.match_info["plural"], value)
         return web.json_response(value)
