@@ -115,9 +115,9 @@ class ProcessorPart:
         """
         return False
 
-    async def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Run:
+    def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Awaitable[Run]:
         """Begin a request; `begin` is the next part, and the last one prepares and sends it. Raises RequestError."""
-        return await begin(job, sink)
+        return begin(job, sink)
 
 
 class ProcessorParts(dict[str, ProcessorPart]):
@@ -179,11 +179,11 @@ class ProcessorParts(dict[str, ProcessorPart]):
                 await stack.enter_async_context(part.held(model))
             yield
 
-    async def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Run:
-        """As `ProcessorPart.start`, one around the other."""
+    def around(self, begin: Begin) -> Begin:
+        """`begin` with `ProcessorPart.start` of all of them around it, one around the other."""
         for part in self._beginning:
             begin = partial(part.start, begin=begin)
-        return await begin(job, sink)
+        return begin
 
 
 def make_parts(context: ProcessorContext) -> dict[str, ProcessorPart]:

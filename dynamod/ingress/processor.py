@@ -60,6 +60,7 @@ class ProcessorBackend:
 
     def __init__(self, ref: Ref, processor: "Processor", view: View) -> None:
         self._processor, self._view = processor, view
+        self._start = processor.parts.around(self._begin)
 
     def models(self) -> Mapping[str, ModelCard]:
         """Models that a request may name now: one whose workers are all stuck waits for them."""
@@ -92,7 +93,7 @@ class ProcessorBackend:
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""
-        return await self._processor.parts.start(job, sink, self._begin)
+        return await self._start(job, sink)
 
     async def _begin(self, job: Job, sink: ResponseSink) -> Run:
         timeline = job.timeline

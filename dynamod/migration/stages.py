@@ -48,20 +48,24 @@ class Stage:
     order: ClassVar[int] = 0
     suspect = False
 
-    async def place(self, ask: Ask, proceed: Place) -> Placement:
+    def place(self, ask: Ask, proceed: Place) -> Awaitable[Placement]:
         """Find a place; `proceed` asks the next stage, the last one asks the router. Raises RequestError."""
-        return await proceed(ask)
+        return proceed(ask)
 
-    async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
+    def attempt(self, placement: Placement, request: Request, proceed: Try) -> Awaitable[Break | None]:
         """Try the request at a place. `proceed` is the next stage, and the last one sends the request.
 
         Returns how the attempt broke, None when the choice is over. A stage may change the request, and may return a
         `Break` of its own. Raises RequestError, which ends the choice.
         """
-        return await proceed(request)
+        return proceed(request)
 
-    async def watch(self, attempt: Attempt, placement: Placement) -> None:
-        """Awaited after the request was sent, until the stage has seen enough of the attempt. The request waits."""
+    def watch(self, attempt: Attempt, placement: Placement) -> Awaitable[None] | None:
+        """Awaited after the request was sent, until the stage has seen enough of the attempt. The request waits.
+
+        None: the stage has nothing to see.
+        """
+        return None
 
     async def blame(
         self,
@@ -148,16 +152,17 @@ class Stages:
         """Whether the choice may crash its instance."""
         return any(stage.suspect for stage in self._stages)
 
-    async def attempt(self, placement: Placement, request: Request, send: Try) -> Break | None:
+    def attempt(self, placement: Placement, request: Request, send: Try) -> Awaitable[Break | None]:
         """As `Stage.attempt`; the innermost stage calls `send`."""
         for stage in self._attempting:
             send = partial(stage.attempt, placement, proceed=send)
-        return await send(request)
+        return send(request)
 
     async def watch(self, attempt: Attempt, placement: Placement) -> None:
         """As `Stage.watch`, one after the other."""
         for stage in self._watching:
-            await stage.watch(attempt, placement)
+            if (seen := stage.watch(attempt, placement)) is not None:
+                await seen
 
     async def blame(
         self,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -161,16 +161,12 @@ class DispatcherClient:
         message = Acquire(card.base, prompt, exclude, priority, pool, waits, again or bool(exclude), alone, received)
         message.adapter = card if card.adapter is not None else None
         message.after = after
-        placement: Placement = await self._ask(message, NO_LIMIT if timeout is None else timeout)
-        return placement
-
-    async def _ask(self, message: Acquire, timeout: float) -> Any:
-        """The reply. A placement that was granted after the caller has left is released."""
         try:
-            return await self.dispatcher.ask(message, timeout=timeout)
+            placement: Placement = await self.dispatcher.ask(message, timeout=NO_LIMIT if timeout is None else timeout)
+            return placement
         except BaseException as error:
             if message.placement is not None:
-                message.placement.release()
+                message.placement.release()  # it was granted after the caller has left
             if isinstance(error, DeadlineExceeded):
                 why = f"no instance took the request within {timeout:g} s: all are busy"
                 raise Overloaded(why, retry_after=1.0) from None

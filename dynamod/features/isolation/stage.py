@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -68,11 +68,16 @@ class IsolationStage(Stage):
         self._doubted: list[tuple[Placement, Instance, str]] = []  # ends that do not count unless its place ends, too
         self._unknown: dict[int, tuple[Instance, float]] = {}  # until when; see `_judge_late`
 
-    async def place(self, ask: Ask, proceed: Place) -> Placement:
+    def place(self, ask: Ask, proceed: Place) -> Awaitable[Placement]:
         """A suspect asks for an instance alone. Another place means that another request was convicted meanwhile.
 
         Or there is no time to try the suspect: then its crashes still count.
         """
+        if self.suspect or self._left or self._unknown:
+            return self._placed(ask, proceed)
+        return proceed(ask)  # as most requests do
+
+    async def _placed(self, ask: Ask, proceed: Place) -> Placement:
         self._judge_earlier()
         placement = await proceed(ask if ask.alone == self.suspect else ask._replace(alone=self.suspect))
         if self.suspect and not placement.alone:
@@ -81,7 +86,8 @@ class IsolationStage(Stage):
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Ask why the instance has gone, if it has. Raises what `blame` raises."""
-        self._judge_earlier()  # again: the wait for the place may have been long
+        if self._left or self._unknown:  # again: the wait for the place may have been long
+            self._judge_earlier()
         if self.suspect and not placement.alone:
             return Break("a worker hangs, maybe because of this request", retry=True, displaced=True)
         if placement.alone and isinstance(request, Generate | Embed | Chat):
@@ -143,8 +149,11 @@ class IsolationStage(Stage):
             if hangs and not self._flight.over:
                 self.died(instance, UNRESPONSIVE, None, alone=False, begun=True)
 
-    async def watch(self, attempt: Attempt, placement: Placement) -> None:
+    def watch(self, attempt: Attempt, placement: Placement) -> Awaitable[None] | None:
         """Wait until the instance has lived through this request: some of its answer has come, or the attempt ended."""
+        return self._until_passed(attempt, placement) if placement.alone else None
+
+    async def _until_passed(self, attempt: Attempt, placement: Placement) -> None:
         answer, loop, since = self._flight.answer, attempt.loop, None
         while placement.alone and not attempt.ended.done():
             now = loop.time()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Generator
+from collections.abc import AsyncGenerator, Awaitable, Collection, Generator
 from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
@@ -91,7 +91,7 @@ class ParkedModels(ProcessorPart):
 
     def starts(self, card: ModelCard) -> bool:
         """Whether no worker serves the model, or the model below an adapter, and one starts for requests that wait."""
-        record = self._models.get(card.base)
+        record = self._models.get(card.base) if self._models else None
         return record is not None and not record.problem and not has_worker(self._view, card)
 
     @contextmanager
@@ -115,10 +115,11 @@ class ParkedModels(ProcessorPart):
         elif link is not None:
             link.delete(wanted_key(link.lease, name))
 
-    async def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Run:
+    def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Awaitable[Run]:
         """Wait until the model has the workers that the request needs, if the request can be served."""
-        if not self._models:
-            return await begin(job, sink)
+        return self._with_workers(job, sink, begin) if self._models else begin(job, sink)
+
+    async def _with_workers(self, job: Job, sink: ResponseSink, begin: Begin) -> Run:
         cards = self.context.cards()
         asked = cards.get(job.request.model)
         card = cards.get(asked.base) if asked is not None and asked.base in self else None

@@ -151,6 +151,10 @@ class RemotePrefill:
         """Whether the workers that answer for this model compute no prompts."""
         return self._enforced or card.capabilities.needs_prefill
 
+    def serves(self, card: ModelCard) -> bool:
+        """Whether `open` is to be asked: a prefill worker is there, or has to be."""
+        return self.needed(card) or bool(self._view.served(card.name, card, PREFILL).instances)
+
     async def open(
         self, choice: Choice, tried: set[int], request: Generate, placement: Placement
     ) -> RemotePrompt | None:
@@ -166,8 +170,6 @@ class RemotePrefill:
             choice.mark((what, choice.index, perf_counter(), about))
 
         needed = self.needed(card)
-        if not needed and not self._view.served(card.name, card, PREFILL).instances:
-            return None
         counts = self._counts(card.base)
         asked = msgspec.structs.replace(prompt, instance=None)
         taken: set[int] = set()  # prefill workers that try another request alone: others come first

@@ -106,10 +106,10 @@ class PrefillWorkerLost(EngineFailed):
         self.instance, self.alone = instance, alone
 
 
-OpenPrompt = Callable[[Generate, Placement], Awaitable[HandedPrompt | None]]
-"""Has a prompt computed for the instance of a placement. None: that instance has to do it.
+OpenPrompt = Callable[[Generate, Placement], Awaitable[HandedPrompt | None] | None]
+"""Has a prompt computed for the instance of a placement. None, at once or awaited: that instance has to do it.
 
-Raises Overloaded when this process ends, and PrefillWorkerLost.
+Awaiting it raises Overloaded when this process ends, and PrefillWorkerLost.
 """
 
 
@@ -128,8 +128,11 @@ class PromptStage(Stage):
         self._watched, alone = None, placement.alone
         if not isinstance(request, Generate) or (alone and not self._needed):
             return await proceed(request)
+        opening = self._open(request, placement)
+        if opening is None:
+            return await proceed(request)
         try:
-            prompt = await self._open(request, placement)
+            prompt = await opening
         except PrefillWorkerLost as lost:
             if await self._flight.stages.blame(lost.instance, CAUSE, placement, alone=lost.alone) or self._needed:
                 return Break(str(lost), retry=True, displaced=True)  # another placement, where no other request is
@@ -165,10 +168,13 @@ class PromptStage(Stage):
             # Else the prompt is computed: what crashes now computes another one, if it was not alone.
             await flight.stages.blame(prompt.instance, timeout, placement, alone=prompt.alone, begun=False)
 
-    async def watch(self, attempt: Attempt, placement: Placement) -> None:
+    def watch(self, attempt: Attempt, placement: Placement) -> Awaitable[None] | None:
         """Wait until the instance asks whether it may compute the prompt, whose blocks do not come, or the end."""
-        prompt, flight, now = self._watched, self._flight, attempt.loop.time
-        while prompt is not None and await attempt.breaks_or_asks():
+        return None if self._watched is None else self._until_asked(attempt, self._watched)
+
+    async def _until_asked(self, attempt: Attempt, prompt: HandedPrompt) -> None:
+        flight, now = self._flight, attempt.loop.time
+        while await attempt.breaks_or_asks():
             end, cause = now() + CAUSE, ""
             while not attempt.over and not cause and now() < end:
                 await asyncio.wait([attempt.ended], timeout=CAUSE_LOOK)

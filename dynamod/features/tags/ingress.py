@@ -1,7 +1,7 @@
 """Requests with tags: noted, counted, and sent to workers with the labels that they name."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,11 +62,12 @@ class TaggedRequests(ProcessorPart):
         self._seen: dict[tuple[str, str], None] = {}  # model and label
         bounded(self, "labels of requests", REMEMBERED, lambda one: len(one._seen), "labels")
 
-    async def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Run:
+    def start(self, job: Job, sink: ResponseSink, begin: Begin) -> Awaitable[Run]:
         """Begin a request. Raises BadRequest or Overloaded when no worker has a label that it names."""
-        tags: Sequence[str] = dict.fromkeys(getattr(job.request.nvext, "tags", None) or ())  # type: ignore[assignment]
-        if not tags:
-            return await begin(job, sink)
+        tags = getattr(job.request.nvext, "tags", None)
+        return self._tagged(job, sink, begin, [*dict.fromkeys(tags)]) if tags else begin(job, sink)
+
+    async def _tagged(self, job: Job, sink: ResponseSink, begin: Begin, tags: Sequence[str]) -> Run:
         job.notes["tags"] = ",".join(tags)
         for tag in tags:
             self.counts[tag if tag in self.counts or len(self.counts) < DISTINCT else OTHER] += 1

@@ -53,8 +53,11 @@ def _check(workers: "Sequence[Checked]") -> None:
 def _source() -> object:
     from .peers import PeerFetch
 
-    def make(context: "StageContext") -> object:
-        return PeerFetch(context.view, context.transport, context.dispatch["tiers"].counts.__getitem__).open
+    def make(context: "StageContext") -> object | None:
+        dispatch = context.dispatch["tiers"]
+        if not dispatch.needs_blocks:
+            return None
+        return PeerFetch(context.view, context.transport, dispatch.counts.__getitem__).open
 
     return make
 

@@ -6,7 +6,7 @@ as nothing was computed for them.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from dynamod.discovery.view import View
 from dynamod.features.prefill.stage import HandedPrompt
@@ -37,17 +37,20 @@ class PeerFetch:
     def __init__(self, view: View, transport: Transport, counts: Callable[[str], PeerCounts]) -> None:
         self._view, self._transport, self._counts = view, transport, counts
 
-    async def open(self, card: ModelCard, request: Generate, placement: Placement) -> StoredBlocks | None:
-        """Blocks of a request's prompt for the instance of `placement`, if they pay; close what is returned.
+    def open(self, card: ModelCard, request: Generate, placement: Placement) -> Awaitable[StoredBlocks | None] | None:
+        """Blocks of a request's prompt for the instance of `placement`, if they pay; close what is awaited.
 
-        Its `handoff` is there then. None: that instance computes the prompt.
+        Its `handoff` is there then. None, at once or awaited: that instance computes the prompt.
         """
         peer = placement.decision.notes.get("peer")
         if not isinstance(peer, PeerDecision):
             return None
         instance = self._instance(card, peer) if peer.fetch else None
-        if instance is None:
-            return None
+        return None if instance is None else self._fetched(card, request, placement, peer, instance)
+
+    async def _fetched(
+        self, card: ModelCard, request: Generate, placement: Placement, peer: PeerDecision, instance: Instance
+    ) -> StoredBlocks | None:
         counts, blocks = self._counts(card.base), StoredBlocks()
         try:
             blocks.outbound = self._transport.open(instance, Prefill(request, stored=True), blocks)

@@ -139,12 +139,14 @@ class ChatCompletions(Generation[ChatRequest]):
         """As the model's card or its template say."""
         if served.parsers is None:
             return None
-        if only_asked(request, served.card, served.model):
+        calls = request.tools is not None or request.tool_choice is not None
+        if calls and only_asked(request, served.card, served.model):
             served.parsers.only_asked()
         if served.model is None and not served.takes_forms:
             return served.parsers.of(request, ())
-        check_tools(request.tools, request.tool_choice)  # a prompt that is given has not shown them to the template
-        if served.forces_calls(request):
+        if calls:
+            check_tools(request.tools, request.tool_choice)  # a prompt that is given has not shown them to the template
+        if calls and served.forces_calls(request):
             written = served.written_calls(request) is not None
             return served.parsers.forced(request, _special(served), written=written)
         return served.parsers.of(request, _special(served)) if not request.constraint else None

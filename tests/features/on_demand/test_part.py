@@ -82,7 +82,7 @@ class Made(ProcessorParts):
         self.keeper, self._inner = part.keeper, inner
 
     async def ask(self, job: Job, sink: Any) -> Any:
-        return await self.start(job, sink, self._inner.start)
+        return await self.around(self._inner.start)(job, sink)
 
 
 @asynccontextmanager

@@ -49,7 +49,8 @@ class Peers:
 
     async def begin(self, peer: PeerDecision | None = PEER) -> tuple[StoredBlocks | None, Any]:
         placement: Any = SimpleNamespace(decision=SimpleNamespace(notes={"peer": peer}), first_token=None)
-        return await self.fetch.open(CARD, REQUEST, placement), placement
+        opening = self.fetch.open(CARD, REQUEST, placement)
+        return None if opening is None else await opening, placement
 
     def counted(self) -> tuple[int, int, int]:
         counts = self.counts["m"]
