@@ -30,7 +30,17 @@ def test_what_a_start_has_made_is_not_looked_at_again() -> None:
     garbage.pause()
     before = gc.get_freeze_count()
     made = [[number] for number in range(1000)]
-    garbage.settle()
+    collections: list[str] = []
+
+    def look(phase: str, _info: dict[str, int]) -> None:
+        collections.append(phase)
+
+    gc.callbacks.append(look)
+    try:
+        garbage.settle()
+    finally:
+        gc.callbacks.remove(look)
+    assert collections == [], "open streams would wait for it"
     assert gc.isenabled()
     assert gc.get_freeze_count() >= before + len(made)
     assert gc.get_threshold() == (15_000, 0, 100)
