@@ -111,8 +111,17 @@ async def _end(process: asyncio.subprocess.Process, answered: bool) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
     try:
-        async with asyncio.timeout(END):
-            await process.wait()
+        await _ended(process)
     except TimeoutError:
         process.kill()
-        await process.wait()
+        with contextlib.suppress(TimeoutError):  # a process of its own may have its output open
+            await _ended(process)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of the process and of its output: asyncio knows the exit code first, and has the pipe open then.
+
+    Raises TimeoutError after END seconds.
+    """
+    async with asyncio.timeout(END):
+        await process.communicate()

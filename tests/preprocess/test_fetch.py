@@ -1,6 +1,7 @@
 """Downloads for real, from a server of this machine that speaks the paths of Hugging Face."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -253,3 +254,33 @@ async def test_who_has_answered_ends_by_itself(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UserError, match="there is no such model"):
         await fetch("org/toy")
     assert (tmp_path / "ended").exists()
+
+
+HAS_A_CHILD = """
+import subprocess, sys
+
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.6)"])
+print('{"type": "progress", "done": 0, "total": 1, "speed": 0}', flush=True)
+"""
+
+
+def test_nothing_of_a_download_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is known before the end of what the process has written: here another process has the pipe, too."""
+    (tmp_path / "has_a_child.py").write_text(HAS_A_CHILD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("dynamod.preprocess.fetch.download", SimpleNamespace(__name__="has_a_child"))
+    left: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: left.append(str(what.exc_value)))
+
+    async def cancelled() -> None:
+        begun = asyncio.Event()
+        download = asyncio.create_task(fetch("org/toy", lambda _: begun.set()))
+        await begun.wait()
+        await asyncio.sleep(0.3)  # until the exit code is known
+        download.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await download
+
+    asyncio.run(cancelled())
+    gc.collect()
+    assert left == []
