@@ -161,14 +161,15 @@ class DispatcherClient:
         message = Acquire(card.base, prompt, exclude, priority, pool, waits, again or bool(exclude), alone, received)
         message.adapter = card if card.adapter is not None else None
         message.after = after
+        limit = NO_LIMIT if timeout is None else timeout
         try:
-            placement: Placement = await self.dispatcher.ask(message, timeout=NO_LIMIT if timeout is None else timeout)
+            placement: Placement = await self.dispatcher.ask(message, timeout=limit)
             return placement
         except BaseException as error:
             if message.placement is not None:
                 message.placement.release()  # it was granted after the caller has left
             if isinstance(error, DeadlineExceeded):
-                why = f"no instance took the request within {timeout:g} s: all are busy"
+                why = f"no instance took the request within {limit:g} s: all are busy"
                 raise Overloaded(why, retry_after=1.0) from None
             if isinstance(error, ActorUnreachable):
                 raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None

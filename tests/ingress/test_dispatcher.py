@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.actor import System
+from dynamod.actor.envelope import deadline_now
 from dynamod.actor.testing import run, virtual
 from dynamod.discovery.keys import card_key, instance_key
 from dynamod.discovery.memory import MemoryRegistry
@@ -241,6 +242,10 @@ async def test_a_wait_has_an_end() -> None:
             await made.acquire(timeout=30)
         assert caught.value.retry_after
         assert made.waiting == 0
+        deadline_now.set(made.actor.context.now() + 1.0)
+        with pytest.raises(Overloaded, match="no instance took the request"):
+            await made.acquire()  # without a limit of its own, within the one of its caller
+        deadline_now.set(None)
         placement.release()
         placement.release()
         assert made.load == 0
