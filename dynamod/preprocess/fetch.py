@@ -113,7 +113,8 @@ async def _end(process: asyncio.subprocess.Process, answered: bool) -> None:
     try:
         await _ended(process)
     except TimeoutError:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
         with contextlib.suppress(TimeoutError):  # a process of its own may have its output open
             await _ended(process)
 

@@ -187,6 +187,8 @@ class WorkerState:
 
     def busy(self, worker: int) -> str:
         """Why a worker is to get nothing now; empty when it may."""
+        if not self._thresholds:
+            return ""
         settings, load, total = self.settings, self.active.of(worker), self._total(worker)
         if settings.busy_blocks is not None and total and load.blocks > settings.busy_blocks * total:
             return f"busy: {load.blocks} of {total} blocks in use"
@@ -220,5 +222,4 @@ class WorkerState:
     def _row(self, worker: int) -> Row:
         load, total = self.active.of(worker), self._total(worker)
         above = self.index.count(worker) - total if total and worker in self._publishing else NO_BOUND
-        busy = self._thresholds and self.busy(worker) != ""
-        return Row(load.requests, load.prefill / self.block_size, load.blocks, above, busy)
+        return Row(load.requests, load.prefill / self.block_size, load.blocks, above, bool(self.busy(worker)))

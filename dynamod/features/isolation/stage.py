@@ -86,8 +86,7 @@ class IsolationStage(Stage):
 
     async def attempt(self, placement: Placement, request: Request, proceed: Try) -> Break | None:
         """Ask why the instance has gone, if it has. Raises what `blame` raises."""
-        if self._left or self._unknown:  # again: the wait for the place may have been long
-            self._judge_earlier()
+        self._judge_earlier()  # again: the wait for the place may have been long
         if self.suspect and not placement.alone:
             return Break("a worker hangs, maybe because of this request", retry=True, displaced=True)
         if placement.alone and isinstance(request, Generate | Embed | Chat):

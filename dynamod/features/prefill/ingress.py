@@ -19,8 +19,8 @@ class Prompts:
     """Makes the stages of choices.
 
     Features that extend this one give a function of the `StageContext`, which returns `open(card, request, placement)`;
-    that is asked where no prefill worker computes the prompt, and returns as `stage.OpenPrompt` does. They give None
-    where their settings rule that out.
+    that is asked where no prefill worker computes the prompt, and returns as `stage.OpenPrompt` does. The first one
+    that returns something to await is the only one. They give None where their settings rule that out.
     """
 
     def __init__(self, context: StageContext) -> None:
